@@ -22,6 +22,7 @@
 #include "framework/run/memory_check.h"
 #include "framework/run/plan_saves.h"
 #include "framework/run/run_log.h"
+#include "framework/run/run_record.h"
 #include "framework/run/trainer.h"
 #include "framework/util/cores.h"
 #include "framework/util/plain_words.h"
@@ -110,9 +111,10 @@ Datasets make_same_datasets(const Config& config, const BatchPlan& plan, Engine&
   return data;
 }
 
-// Returns the lines on model, memory and data, which are printed below the mesh. Collective.
+// Returns the lines on model, memory and data, which are printed below the mesh. Adds the numbers to
+// the record's `start`. Collective.
 std::vector<std::string> describe(const ModelFacts& model, const Datasets& data,
-                                  const Engine& engine) {
+                                  const Engine& engine, RecordLine& start) {
   int64_t here = 0, once = 0;
   for (const ParamSpec& spec : engine.module().params()) {
     here += spec.tensor.numel();
@@ -123,9 +125,13 @@ std::vector<std::string> describe(const ModelFacts& model, const Datasets& data,
   grid.world->all_reduce(all);
   const std::string validation =
       data.valid ? c10::str(data.valid->size(), " to validate on") : "none to validate on";
-  return {c10::str("model: ", static_cast<int64_t>(all.item<double>()), " parameters, at most ",
-                   max_over(*grid.world, here), " on a rank; vocabulary of ", model.vocab_size,
-                   ", padded to ", model.padded_vocab_size),
+  const auto parameters = static_cast<int64_t>(all.item<double>());
+  const int64_t largest = max_over(*grid.world, here);
+  start.update(
+      {{"parameters", parameters}, {"largest_rank", largest}, {"vocabulary", model.vocab_size}});
+  return {c10::str("model: ", parameters, " parameters, at most ", largest,
+                   " on a rank; vocabulary of ", model.vocab_size, ", padded to ",
+                   model.padded_vocab_size),
           "memory kept between steps: " + memory_forecast(*grid.world, engine.optimizer()),
           c10::str("data: ", data.counts.train, " samples of ", model.seq_length,
                    " tokens to train on, of ", data.train->size(), " prepared; ", validation)};
@@ -136,19 +142,26 @@ std::string name_of(const Setting& setting) {
   return std::holds_alternative<bool>(setting.value) ? setting.dest : "--" + setting.flag;
 }
 
-// Prints the mesh, the run's `facts`, the flags given, and `report`.
+// Prints the mesh, the run's `facts`, the flags given, and `report`. All but the last are for the
+// record's `start` too.
 void print_start(const ProcessGrid& grid, const Placement& placement,
                  const std::vector<std::string>& facts, const ParseResult& parsed,
-                 const std::vector<std::string>& report) {
+                 const std::vector<std::string>& report, RecordLine& start) {
   if (placement.world->rank() != 0) return;
-  std::printf("mesh: %s, %d threads per rank\n", describe(grid.topology).c_str(),
-              at::get_num_threads());
-  if (!placement.text.empty()) std::printf("device: %s\n", placement.text.c_str());
-  for (const std::string& line : facts) std::printf("%s\n", line.c_str());
+  const auto print_fact = [&](const std::string& fact) {
+    std::printf("%s\n", fact.c_str());
+    start["facts"].push_back(fact);
+  };
+  print_fact(c10::str("mesh: ", describe(grid.topology), ", ", at::get_num_threads(),
+                      " threads per rank"));
+  if (!placement.text.empty()) print_fact("device: " + placement.text);
+  for (const std::string& fact : facts) print_fact(fact);
   for (const Setting& setting : parsed.settings) {
-    if (setting.given && !setting.words.empty()) std::printf("  %s\n", setting.words.c_str());
+    if (!setting.given || setting.words.empty()) continue;
+    std::printf("  %s\n", setting.words.c_str());
+    start["flags"].push_back(setting.words);
   }
-  for (const std::string& note : parsed.notes) std::printf("note: %s\n", note.c_str());
+  for (const std::string& note : parsed.notes) print_fact("note: " + note);
   for (const std::string& line : report)
     std::printf("%s\n", coloured_line(printable_message(line), stdout).c_str());
   std::fflush(stdout);
@@ -173,6 +186,8 @@ Outputs claim_outputs(const Config& config, Communicator& world) {
   all_or_none(world, [&] {
     if (world.rank() != 0) return;
     claim("--loss-csv", config.run.loss_csv, loss_csv_kind());
+    claim("the record of --loss-csv,", RunRecord::path_beside(config.run.loss_csv),
+          RunRecord::kind());
     claim("--trace", config.run.trace, trace_kind());
   });
   return outputs;
@@ -244,10 +259,12 @@ void settle(CommandLine& line, Communicator& world) {
                 [](const Setting& setting) { return setting.flag == "local-ranks"; });
 }
 
-void print_memory(const AllocationGauge& allocations, const Engine& engine, Communicator& world) {
+void print_memory(const AllocationGauge& allocations, const Engine& engine, Communicator& world,
+                  RunRecord& record) {
   const auto rows = memory_report(world, engine.optimizer(), allocations.bytes());
   if (world.rank() != 0) return;
   for (const std::string& line : memory_lines(rows)) std::printf("%s\n", line.c_str());
+  record.add(record_of(rows));
 }
 
 // A rank's program, from its flags to the last save. Errors that every rank finds alike (flags,
@@ -286,11 +303,14 @@ void run(CommandLine& line, const Job& job) try {
   if (const std::string& note = config.engine.model.gpu_note;
       !grid.device.is_cpu() && !note.empty())
     line.parsed.notes.push_back(note);
-  print_start(grid, placement, describe(config.engine.model, data, engine), line.parsed, report);
+  RecordLine start = start_of_record(grid.topology, engine.state().iteration);
+  const auto facts = describe(config.engine.model, data, engine, start);
+  print_start(grid, placement, facts, line.parsed, report, start);
   if (config.run.dry_run) return;
+  RunRecord record(world.rank() == 0 ? config.run.loss_csv : "", start);
   if (config.checkpoint.async_save) engine.reserve_snapshot();
 
-  Trainer trainer(config, plan, engine, data, interruption);
+  Trainer trainer(config, plan, engine, data, interruption, record);
   if (trainer.start()) {
     try {
       while (const auto batches = trainer.next_batch())
@@ -301,7 +321,7 @@ void run(CommandLine& line, const Job& job) try {
     }
     trainer.finish();
   }
-  if (allocations) print_memory(*allocations, engine, world);
+  if (allocations) print_memory(*allocations, engine, world, record);
 } catch (...) {
   end_job(line.flags.program(), job);
 }

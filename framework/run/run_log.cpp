@@ -63,10 +63,11 @@ std::string step_line(const StepReport& r, int64_t train_iters) {
 OutputKind loss_csv_kind() { return {"a loss CSV", "iteration,consumed_samples,lm_loss,"}; }
 
 RunLog::RunLog(bool active, const std::string& csv_path, const std::string& tensorboard_dir,
-               int64_t resumed_iteration)
+               int64_t resumed_iteration, RunRecord& record)
     : active_(active),
       bar_(stdout, active),
       csv_path_(csv_path),
+      record_(record),
       first_iteration_(resumed_iteration) {
   if (!active) return;
   try {
@@ -104,6 +105,7 @@ void RunLog::step(const StepReport& r, int64_t train_iters, bool print) {
     if (!csv_) warn_once(said_csv_fails_, r.iteration, csv_path_);
     csv_.clear();
   }
+  record(r.iteration, record_of(r));
   event(r.iteration, {{"lm loss", r.lm_loss},
                       {"learning-rate", r.learning_rate},
                       {"grad-norm", r.grad_norm},
@@ -136,7 +138,16 @@ void RunLog::validation(const char* when, int64_t iteration, double loss) {
   const double perplexity = std::exp(loss);
   line(string_printf("validation loss %s iteration %" PRId64 ": %.9g (perplexity %.6g)", when,
                      iteration, loss, perplexity));
+  record(iteration, {{"event", "validation"},
+                     {"when", when},
+                     {"iteration", iteration},
+                     {"lm_loss", loss},
+                     {"perplexity", perplexity}});
   event(iteration, {{"lm loss validation", loss}, {"lm loss validation ppl", perplexity}});
+}
+
+void RunLog::record(int64_t iteration, const RecordLine& line) {
+  if (active_ && !record_.add(line)) warn_once(said_record_fails_, iteration, record_.path());
 }
 
 void RunLog::event(int64_t iteration, std::initializer_list<TensorBoardWriter::Scalar> scalars) {
@@ -156,10 +167,16 @@ void RunLog::summary(Communicator& world, bool one_process) {
     return string_printf("%.1f MiB", static_cast<double>(bytes) / (1 << 20));
   };
   const int64_t host = max_over(world, peak_memory()), gpu = max_over(world, cuda_peak_memory());
+  const double step_seconds = steps_ > 0 ? step_ms_sum_ / 1e3 / static_cast<double>(steps_) : 0.0;
   line(string_printf("done: %" PRId64 " steps, %.4f s per step, peak memory %s %s", steps_,
-                     steps_ > 0 ? step_ms_sum_ / 1e3 / static_cast<double>(steps_) : 0.0,
-                     one_process ? "of all ranks" : "per rank", mib(host).c_str()) +
+                     step_seconds, one_process ? "of all ranks" : "per rank", mib(host).c_str()) +
        (gpu == 0 ? "" : ", and on its GPU " + mib(gpu)));
+  record(first_iteration_ + steps_, {{"event", "end"},
+                                     {"steps", steps_},
+                                     {"seconds_per_step", step_seconds},
+                                     {"peak_memory", host},
+                                     {"peak_memory_of", one_process ? "all ranks" : "a rank"},
+                                     {"gpu_peak_memory", gpu}});
 }
 
 }  // namespace anymesh

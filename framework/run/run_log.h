@@ -8,6 +8,7 @@
 
 #include "framework/engine.h"
 #include "framework/format/folder.h"
+#include "framework/run/run_record.h"
 #include "framework/run/tensorboard.h"
 #include "framework/util/progress_bar.h"
 
@@ -17,14 +18,14 @@ namespace anymesh {
 OutputKind loss_csv_kind();
 
 // Writes the run's output, from one rank: lines on stdout, and a bar on a terminal; a CSV row per
-// step with values in %.9g, enough to compare two runs bit for bit in fp32; and TensorBoard scalars
-// under Megatron's names. A resumed run keeps the CSV's rows up to the iteration it resumes from,
-// and adds an event file to the folder.
+// step with values in %.9g, enough to compare two runs bit for bit in fp32; the run's record; and
+// TensorBoard scalars under Megatron's names. A resumed run keeps the CSV's rows up to the iteration
+// it resumes from, and adds an event file to the folder.
 class RunLog {
  public:
-  // An empty path turns its output off.
+  // An empty path turns its output off. `record` must outlive the object.
   RunLog(bool active, const std::string& csv_path, const std::string& tensorboard_dir,
-         int64_t resumed_iteration);
+         int64_t resumed_iteration, RunRecord& record);
 
   void line(const std::string& text);
   void step(const StepReport& report, int64_t train_iters, bool print);
@@ -32,6 +33,7 @@ class RunLog {
   // bar, every ten seconds.
   void saving(const Progress& progress, bool print);
   void validation(const char* when, int64_t iteration, double loss);
+  void record(int64_t iteration, const RecordLine& line);
   // Prints the peak memory, of the ranks or of the one process that runs them all, and the time per
   // step. Collective.
   void summary(Communicator& world, bool one_process);
@@ -45,7 +47,8 @@ class RunLog {
   std::string csv_path_;
   std::ofstream csv_;
   std::optional<TensorBoardWriter> events_;
-  bool said_csv_fails_ = false, said_events_fail_ = false;
+  RunRecord& record_;
+  bool said_csv_fails_ = false, said_events_fail_ = false, said_record_fails_ = false;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   int64_t first_iteration_;
   double step_ms_sum_ = 0;

@@ -46,7 +46,7 @@ SaveOptions save_options(const CheckpointConfig& checkpoint) {
 }
 
 Trainer::Trainer(const Config& config, const BatchPlan& plan, Engine& engine, const Datasets& data,
-                 StopRequest& interruption)
+                 StopRequest& interruption, RunRecord& record)
     : config_(config),
       plan_(plan),
       engine_(engine),
@@ -55,7 +55,7 @@ Trainer::Trainer(const Config& config, const BatchPlan& plan, Engine& engine, co
       grid_(engine.grid()),
       state_(engine.state()),
       log_(grid_.world->rank() == 0, config.run.loss_csv, config.run.tensorboard_dir,
-           state_.iteration),
+           state_.iteration, record),
       saved_at_(goes_on_in_place(config.checkpoint) ? state_.iteration : -1) {}
 
 bool Trainer::start() {
@@ -143,7 +143,11 @@ void Trainer::finish() {
   if (!config_.checkpoint.save.empty() && saved_at_ != state_.iteration) save();
   finish_save();
   if (!interrupted_ && !due(config_.run.eval_interval)) evaluate("at the end,");
-  if (config_.run.report_comm) log_.line(table_of(traffic_rows(last_step_, *grid_.world)));
+  if (config_.run.report_comm) {
+    const std::vector<TrafficRow> rows = traffic_rows(last_step_, *grid_.world);
+    log_.line(table_of(rows));
+    log_.record(state_.iteration, record_of(rows));
+  }
   log_.summary(*grid_.world, config_.run.local_ranks > 1);
 }
 
@@ -155,8 +159,10 @@ void Trainer::report_profile(const StepReport& report) {
     spans.insert(spans.end(), kernels.begin(), kernels.end());
     kernels_.reset();
   }
-  log_.line(c10::str("profile of iteration ", report.iteration, "\n",
-                     table_of(spans, report.elapsed_ms, *grid_.world)));
+  const std::string table = table_of(spans, report.elapsed_ms, *grid_.world);
+  log_.line(c10::str("profile of iteration ", report.iteration, "\n", table));
+  log_.record(report.iteration,
+              {{"event", "profile"}, {"iteration", report.iteration}, {"table", table}});
   if (config_.run.trace.empty()) return;
   try {
     write_trace(config_.run.trace, spans, *grid_.world);
@@ -256,6 +262,7 @@ void Trainer::saved() {
   const CheckpointConfig& checkpoint = config_.checkpoint;
   saved_at_ = engine_.last_save().iteration;
   for (const std::string& line : lines_of(engine_.last_save(), checkpoint)) log_.line(line);
+  log_.record(saved_at_, record_of(engine_.last_save()));
   const int64_t limit = save_limit(checkpoint);
   if (limit == 0) return;
   std::vector<std::string> mine;

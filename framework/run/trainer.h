@@ -32,7 +32,7 @@ class Trainer {
  public:
   // The arguments must outlive the object.
   Trainer(const Config& config, const BatchPlan& plan, Engine& engine, const Datasets& data,
-          StopRequest& interruption);
+          StopRequest& interruption, RunRecord& record);
 
   // Compares the losses of --verify-resume. Returns false if the run should stop before a step.
   bool start();
