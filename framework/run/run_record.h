@@ -24,7 +24,7 @@
 
 #include "framework/comm/counting_communicator.h"
 #include "framework/engine.h"
-#include "framework/format/output.h"
+#include "framework/format/folder.h"
 #include "framework/zero/memory_report.h"
 
 namespace anymesh {

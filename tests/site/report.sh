@@ -27,7 +27,7 @@ run zero3 --local-ranks 2 --zero-stage 3
 hostile=$work/"<b>'\"&"
 mkdir -p "$hostile"
 cp "$work/run/pp2-dp2.csv" "$hostile/<script>alert(1)<script>.csv"
-sed 's|^  --lr .*|  --lr <script>alert(1)</script>|' "$work/run/pp2-dp2.log" >"$hostile/$(printf 'a%.0s' {1..150}).log"
+sed 's|"--lr [^"]*"|"--lr <script>alert(1)</script>"|' "$work/run/pp2-dp2.jsonl" >"$hostile/$(printf 'a%.0s' {1..150}).jsonl"
 printf 'iteration,lm_loss\n<img src=x onerror=alert(1)>,1\n' >"$hostile/cut.csv"
 status=0
 "$bin/report" --output "$work/hostile.html" "$hostile" 2>/dev/null || status=$?

@@ -1,30 +1,16 @@
-#include "tools/plot/checkpoint_figure.h"
-
-#include <gmock/gmock.h>
-
-#include <regex>
-
 #include "tests/tools/ckpt_support.h"
+#include "tests/tools/plots.h"
+#include "tools/plot/figure.h"
 
 namespace anymesh {
 namespace {
 
-using testing::HasSubstr;
-
-struct Rectangle {
-  double x, y, width, height;
-};
-
-// Returns the rectangles of a colour that are parts of a tensor: not the bars of 4 pixels at texts.
+// Returns the rectangles that are parts of a tensor: not the bars of 4 pixels at texts. They lie a
+// pixel apart.
 std::vector<Rectangle> parts_of(const std::string& svg) {
-  std::vector<Rectangle> parts;
-  const std::regex rect(
-      R"re(<rect x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)" class="s\w*\d+")re");
-  for (auto at = std::sregex_iterator(svg.begin(), svg.end(), rect); at != std::sregex_iterator();
-       ++at)
-    if ((*at)[3] != "4.0")
-      parts.push_back({std::stod((*at)[1]), std::stod((*at)[2]), std::stod((*at)[3]) + 1,
-                       std::stod((*at)[4]) + 1});
+  std::vector<Rectangle> parts = rectangles(svg, "s\\d+");
+  std::erase_if(parts, [](const Rectangle& part) { return part.width == 4; });
+  for (Rectangle& part : parts) ++part.width, ++part.height;
   return parts;
 }
 
@@ -72,7 +58,7 @@ TEST_F(Ckpt, FiguresOfParametersHaveNoHoles) {
     for (const std::string& name : whole.names()) {
       const std::vector<Rectangle> parts = parts_of(parameter_figure(tag, name).body);
       double area = 0, right = 0, bottom = 0, left = INFINITY, top = INFINITY;
-      for (const auto& [x, y, width, height] : parts) {
+      for (const auto& [x, y, width, height, style] : parts) {
         area += width * height;
         left = std::min(left, x);
         top = std::min(top, y);

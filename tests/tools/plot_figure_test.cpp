@@ -1,27 +1,16 @@
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include <array>
 #include <cmath>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <memory>
 #include <numeric>
-#include <sstream>
 
 #include "framework/data/gpt_dataset.h"
 #include "framework/util/format.h"
-#include "tests/support/count.h"
-#include "tools/plot/svg.h"
+#include "tests/tools/plots.h"
+#include "tools/plot/figure.h"
+#include "tools/plot/recorded_run.h"
 
 namespace anymesh {
 namespace {
-
-using testing::HasSubstr;
-using testing::Not;
 
 // WCAG's contrast of two colours, "#0072b2".
 double luminance(const std::string& color) {
@@ -59,324 +48,261 @@ TEST(Svg, HasTextAlternativesAndTwoPalettes) {
   }
 }
 
-class PlotFigureTest : public testing::Test {
+// Returns a figure's SVG, which must have a description and finite numbers.
+std::string drawn(const Figure& figure) {
+  const std::string svg = figure_svg(figure, "");
+  EXPECT_FALSE(figure.seen.empty());
+  EXPECT_FALSE(std::regex_search(svg, std::regex("\"-?(nan|inf)")));
+  EXPECT_EQ(count(svg, "<text"), count(svg, "</text>"));
+  return svg;
+}
+
+class PlotFigureTest : public PlotTest {
  protected:
-  PlotFigureTest() : folder(testing::TempDir() + "plot_figure_" + std::to_string(getpid()) + "/") {
-    std::filesystem::create_directories(folder);
+  RecordedRun recorded(const std::string& record) const {
+    return record_of(write("run.jsonl", record));
   }
-  ~PlotFigureTest() override { std::filesystem::remove_all(folder); }
-
-  std::string write(const std::string& name, const std::string& text) const {
-    std::ofstream(folder + name, std::ios::binary) << text;
-    return folder + name;
-  }
-
-  static std::string read(const std::string& path) {
-    std::ostringstream text;
-    text << std::ifstream(path).rdbuf();
-    return text.str();
-  }
-
-  struct Outcome {
-    int status;
-    std::string out, err;
-  };
-
-  Outcome run(const std::string& arguments) const {
-    const std::string command =
-        PLOT_FIGURE " " + arguments + " >" + folder + "out 2>" + folder + "err";
-    const int status = std::system(command.c_str());
-    return {WEXITSTATUS(status), read(folder + "out"), read(folder + "err")};
-  }
-
-  // Returns the figure of `file`, which must be a well-formed SVG with finite numbers.
-  std::string drawn(const std::string& kind, const std::string& file) const {
-    const std::string path = folder + kind + ".svg";
-    const Outcome outcome = run(kind + " --output " + path + " " + file);
-    EXPECT_EQ(outcome.status, 0) << outcome.err;
-    const std::string svg = read(path);
-    EXPECT_EQ(count(svg, "<text"), count(svg, "</text>"));
-    EXPECT_THAT(svg, testing::EndsWith("</svg>\n"));
-    EXPECT_THAT(svg, HasSubstr("<desc>"));
-    EXPECT_THAT(svg, Not(HasSubstr("<desc></desc>")));
-    EXPECT_THAT(svg, Not(HasSubstr("\"nan")));
-    EXPECT_THAT(svg, Not(HasSubstr("\"-nan")));
-    EXPECT_THAT(svg, Not(HasSubstr("\"inf")));
-    return svg;
-  }
-
-  // Returns the message for `arguments`, which must be refused.
   std::string refused(const std::string& arguments) const {
-    const Outcome outcome = run(arguments);
+    const Outcome outcome = run(PLOT_FIGURE " " + arguments);
     EXPECT_EQ(outcome.status, 2) << arguments;
     return outcome.err;
   }
-
-  // Writes what pretrain_gpt prints at the start of a run, and more flags.
-  std::string log(int tp, int pp, int dp, int zero, const std::string& more = "") const {
-    std::ostringstream text;
-    text << "mesh: tensor " << tp << " x pipeline " << pp << " x data " << dp << " = "
-         << tp * pp * dp << " ranks, 1 threads per rank\n"
-         << "model: 218496 parameters, at most 60608 on a rank; vocabulary of 256, padded to 256\n"
-         << "  --tensor-model-parallel-size " << tp << "\n  --pipeline-model-parallel-size " << pp
-         << "\n  --zero-stage " << zero << "\n  --micro-batch-size 2\n  --global-batch-size "
-         << 8 * dp << "\n  --train-iters 60\n  --lr 0.003\n  --num-layers 16\n"
-         << "  --hidden-size 64\n  --num-attention-heads 8\n  --seq-length 32\n"
-         << "  --max-position-embeddings 32\n"
-         << (more.empty() ? "  --vocab-size 256\n  --mock-data\n" : more)
-         << "iter  1/60  loss 5.9000\n  --num-layers 3\n";
-    return write("log", text.str());
-  }
-
-  std::string folder;
 };
 
 TEST_F(PlotFigureTest, AnswersByExitCode) {
-  const std::string cells = write("cells.txt", "stage 0: F . B\n"),
-                    bars = write("bars.csv", "ZeRO,parameters,gradients\n0,1,2\n1,1,0.5\n"),
-                    output = "--output " + folder + "o.svg ";
-  EXPECT_EQ(run("cells " + output + cells + " --title T").status, 0);
-  EXPECT_THAT(read(folder + "o.svg"), HasSubstr(">T</text>"));
-  EXPECT_THAT(drawn("bars", bars),
-              testing::AllOf(HasSubstr(">ZeRO 1</text>"), HasSubstr(">3</text>"),
-                             HasSubstr(">1.500</text>")));
-  const Outcome help = run("--help");
-  EXPECT_EQ(help.status, 0);
-  EXPECT_THAT(help.out, HasSubstr("--output FILE"));
+  write("cells.txt", "stage 0: F . B\n");
+  write("run.jsonl", record(2, 2, 2, 1));
+  EXPECT_EQ(run(PLOT_FIGURE " cells --output @o.svg @cells.txt --title T").status, 0);
+  EXPECT_THAT(read(folder_ / "o.svg"), HasSubstr(">T</text>"));
+  EXPECT_THAT(run(PLOT_FIGURE " --help").out, HasSubstr("--output FILE"));
+  for (const char* kind : {"mesh", "tensor", "batch", "zero"})
+    EXPECT_EQ(run(PLOT_FIGURE " " + std::string(kind) + " --output @o.svg @run.jsonl").status, 0);
 
-  EXPECT_EQ(refused("cells " + output + cells + " c2.txt"),
+  EXPECT_EQ(refused("cells --output @o.svg @cells.txt c2.txt"),
             "plot_figure: unexpected argument 'c2.txt' (see --help)\n");
-  EXPECT_THAT(refused("cells " + output),
-              testing::AllOf(HasSubstr("give cells, bars"), HasSubstr(", --output and a file")));
-  EXPECT_THAT(refused("pie " + output + cells), HasSubstr("found 'pie'"));
-  EXPECT_THAT(refused("bars " + output + write("x.csv", "a,b\n1,2,3\n")),
-              HasSubstr("'1,2,3': expected a label and a number for each of 'a,b'"));
-  EXPECT_THAT(refused("cells " + output + folder + "none"),
-              HasSubstr("none: cannot open: No such file"));
-  ASSERT_EQ(mkfifo((folder + "fifo").c_str(), 0600), 0);
-  EXPECT_THAT(refused("cells " + output + folder + "fifo"), HasSubstr("fifo: is a FIFO, expected"));
-  EXPECT_EQ(run("cells " + output + "/dev/stdin <" + cells).status, 0);
-  EXPECT_THAT(refused("cells --output " + folder + "no/such.svg " + cells),
+  EXPECT_THAT(refused("cells --output @o.svg"),
+              AllOf(HasSubstr("give cells, bars"), HasSubstr(", --output and a file")));
+  EXPECT_THAT(refused("pie --output @o.svg @cells.txt"), HasSubstr("found 'pie'"));
+  EXPECT_THAT(refused("cells --output @o.svg @none"), HasSubstr("none: cannot open: No such file"));
+  ASSERT_EQ(mkfifo((folder_ / "fifo").c_str(), 0600), 0);
+  EXPECT_THAT(refused("cells --output @o.svg @fifo"), HasSubstr("fifo: is a FIFO, expected"));
+  EXPECT_EQ(run(PLOT_FIGURE " cells --output @o.svg /dev/stdin <@cells.txt").status, 0);
+  EXPECT_THAT(refused("cells --output @no/such.svg @cells.txt"),
               HasSubstr("such.svg: cannot write the file"));
+  EXPECT_THAT(refused("data --output @o.svg @run.jsonl"),
+              HasSubstr("run.jsonl: expected a run with --data-path, found --mock-data"));
 }
 
 // An output is not an input, also under another name. SVGs of all our versions begin alike.
 TEST_F(PlotFigureTest, ReplacesItsOwnSvgsAlone) {
   const std::string cells = write("cells.txt", "stage 0: F . B\n");
-  std::filesystem::create_hard_link(cells, folder + "same.txt");
-  EXPECT_THAT(refused("cells --output " + folder + "same.txt " + cells),
-              HasSubstr("is an input, " + cells));
+  std::filesystem::create_hard_link(cells, folder_ / "same.txt");
+  EXPECT_THAT(refused("cells --output @same.txt @cells.txt"), HasSubstr("is an input, " + cells));
   EXPECT_EQ(read(cells), "stage 0: F . B\n");
-  const std::string other = write("other.svg", "<svg width=\"1\"></svg>\n");
-  EXPECT_THAT(refused("cells --output " + other + " " + cells), HasSubstr("is not an SVG of ours"));
-  const std::string old = write(
-      "old.svg",
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"756.0\" height=\"194.0\" viewBox=\"0 0 "
-      "756.0 194.0\">\n<style>text{}</style>\n</svg>\n");
-  EXPECT_EQ(run("cells --output " + old + " " + cells).status, 0);
-  EXPECT_THAT(read(old), HasSubstr(">stage 0</text>"));
+  write("other.svg", "<svg width=\"1\"></svg>\n");
+  EXPECT_THAT(refused("cells --output @other.svg @cells.txt"), HasSubstr("is not an SVG of ours"));
+  write("old.svg", "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"756.0\"></svg>\n");
+  EXPECT_EQ(run(PLOT_FIGURE " cells --output @old.svg @cells.txt").status, 0);
+  EXPECT_THAT(read(folder_ / "old.svg"), HasSubstr(">stage 0</text>"));
 }
 
-// Each rank has a cell, with a bar that is as long as its part of the stage's state.
-TEST_F(PlotFigureTest, MeshesOfEverySizeFit) {
-  const std::string small = drawn("mesh", log(2, 2, 2, 1));
-  EXPECT_THAT(small, HasSubstr(">Who holds what on tp 2 x pp 2 x dp 2 with ZeRO 1</text>"));
-  EXPECT_THAT(small, HasSubstr(">layers 8-15</text>"));
-  EXPECT_EQ(count(small, ">rank "), 8u);
-  EXPECT_EQ(count(small, "width=\"73.0\" height=\"9.0\" class=\"s0\""), 8u);
-  EXPECT_EQ(count(small, "width=\"73.0\" height=\"9.0\" class=\"s1\""), 8u);
-  EXPECT_EQ(count(small, "width=\"36.5\" height=\"9.0\" class=\"s2\""), 8u);
-
-  for (const auto& [tp, pp, dp] : {std::array{4, 4, 4}, {8, 8, 1}, {4, 16, 1}, {1, 2, 64}}) {
-    const std::string svg = drawn("mesh", log(tp, pp, dp, 3));
-    EXPECT_EQ(count(svg, ">rank "), static_cast<size_t>(tp * pp * dp));
-    EXPECT_THAT(svg, HasSubstr("width=\"756.0\""));
-  }
-  EXPECT_THAT(refused("mesh --output " + folder + "o.svg " + log(1, 2, 256, 0)),
-              HasSubstr("log: expected a mesh of up to 256 ranks"));
+TEST_F(PlotFigureTest, LogsStandForTheRecordBesideThem) {
+  const std::string log = write("run.log", "mesh: tensor 1 x pipeline 1 x data 1 = 1 ranks\n");
+  EXPECT_THAT(message_of([&] { record_of(log); }),
+              AllOf(HasSubstr("run.log: is no record of a run, and there is no "),
+                    HasSubstr("run.jsonl: run pretrain_gpt with --loss-csv ")));
+  write("run.jsonl", record(2, 1, 1, 0));
+  EXPECT_EQ(record_of(log).mesh.tp_size, 2);
 }
 
-TEST_F(PlotFigureTest, RunsWithoutTheirStartAreRefused) {
-  const auto message = [&](const std::string& text) {
-    return refused("mesh --output " + folder + "o.svg " + write("log", text));
+// A resume continues the record, and a line that was cut off counts for nothing.
+TEST_F(PlotFigureTest, RecordsGoOn) {
+  const auto step = [](int iteration, const std::string& loss) {
+    return R"({"event":"step","iteration":)" + std::to_string(iteration) + R"(,"lm_loss":")" +
+           loss + "\"}\n";
   };
-  EXPECT_THAT(message("iteration 1\n"), HasSubstr("log: expected 'mesh: tensor T x pipeline P"));
-  EXPECT_THAT(message("mesh: tensor 2 x pipeline -1 x data 1\n"),
-              HasSubstr("log: expected 'mesh:"));
-  EXPECT_THAT(message("mesh: tensor 9999 x pipeline 9999 x data 9999\n"),
-              HasSubstr("log: expected 'mesh:"));
-  const std::string mesh = "mesh: tensor 2 x pipeline 1 x data 1 = 2 ranks\n",
-                    model = "model: 9 parameters, at most 9 on a rank\n";
-  EXPECT_THAT(message(mesh + "  --num-layer 4\n"),
-              HasSubstr("log: '  --num-layer 4': unknown flag --num-layer"));
-  EXPECT_THAT(message(mesh + "  --num-layers four\n"),
-              HasSubstr("log: '  --num-layers four': --num-layers four: expected an integer"));
-  EXPECT_THAT(message(mesh + "  --num-layers 4\n  --num-layers 5\n"), HasSubstr("contradict"));
-  EXPECT_THAT(message(mesh + model + "  --num-layers 4\n"),
-              HasSubstr("log: the lines 'mesh:' and 'model:' do not fit its flags"));
-  EXPECT_THAT(message(mesh + model + "  --tensor-model-parallel-size 2\n"),
-              HasSubstr("log: give exactly one of --train-iters"));
+  const std::string resumed = replaced(record(2, 1, 1, 0), "\"iteration\":0", "\"iteration\":2");
+  const RecordedRun read = read_record(
+      write("run.jsonl", record(1, 1, 2, 0) + step(1, "4.5") + step(2, "4.5") + step(3, "4.5") +
+                             "{\"event\":\"st\n\n" + resumed + step(3, "3.5") + step(4, "nan")));
+  ASSERT_EQ(read.steps.size(), 3u);
+  EXPECT_EQ(read.steps[2].text, "3.5");
+  EXPECT_THAT(read.resumes, ElementsAre(2));
+  EXPECT_EQ(read.mesh.tp_size, 2);
 }
 
-TEST_F(PlotFigureTest, CellsShowTheirNumbers) {
-  const std::string svg = drawn("cells", write("cells.txt", "s 0: F0 F1 . B0\ns 1: . F0 B0\n"));
-  EXPECT_EQ(count(svg, "height=\"24.0\" class=\"s0\""), 3u);
-  EXPECT_EQ(count(svg, "height=\"24.0\" class=\"s1\""), 2u);
-  EXPECT_EQ(count(svg, "height=\"24.0\" class=\"empty\""), 2u);
-  EXPECT_EQ(count(svg, "class=\"on mid\">0</text>"), 4u);
-  EXPECT_EQ(count(svg, "class=\"on mid\">1</text>"), 1u);
-  EXPECT_EQ(count(svg, "class=\"label\">"), 2u);  // the legend
+TEST_F(PlotFigureTest, HostileRecordsAreRefused) {
+  const std::string mesh = "bad.jsonl: expected the start of a run with a mesh of 1 to 1000000";
+  for (const auto& [text, error] : std::vector<std::pair<std::string, std::string>>{
+           {"{\"event\":\"step\"}\n", mesh},
+           {record(-1, 1, 1, 0), mesh},
+           {record(9999, 9999, 1, 0), mesh},
+           {"{\"event\":" + std::string(100000, '['), "nests deeper than"},
+           {record(1, 1, 1, 0, {"--num-layer 4"}), "'--num-layer 4': unknown flag --num-layer"},
+           {record(1, 1, 1, 0, {"--num-layers four"}), "expected an integer"},
+           {replaced(record(1, 1, 1, 0), "\"tp\":1", "\"tp\":2"), "does not fit its flags"}})
+    EXPECT_THAT(message_of([&] { settings_of(record_of(write("bad.jsonl", text))); }),
+                HasSubstr(error));
 }
 
-std::string event(const std::string& name, int rank, const std::string& number, double begin,
-                  double length) {
-  return "{\"args\":{\"micro_batch\":" + number +
-         "},\"cat\":\"phase\",\"dur\":" + std::to_string(length) + ",\"name\":\"" + name +
-         "\",\"ph\":\"X\",\"pid\":" + std::to_string(rank) +
-         ",\"tid\":0,\"ts\":" + std::to_string(begin) + "}";
+TEST_F(PlotFigureTest, CellsAndBarsShowTheirNumbers) {
+  const std::string cells =
+      drawn(cells_figure(write("cells.txt", "s 0: F0 F1 . B0\ns 1: . F0 B0\n")));
+  EXPECT_EQ(widths(cells, "empty").size(), 2u);
+  EXPECT_EQ(count(cells, "class=\"on mid\">0</text>"), 4u);
+  EXPECT_EQ(count(cells, "class=\"on mid\">1</text>"), 1u);
+  for (const char* kind : {">F</text>", ">B</text>"}) EXPECT_THAT(cells, HasSubstr(kind));
+
+  const std::string bars =
+      drawn(bars_figure(write("bars.csv", "ZeRO,parameters,gradients\n0,1,2\n1,1,0.5\n")));
+  EXPECT_THAT(
+      bars, AllOf(HasSubstr(">ZeRO 1</text>"), HasSubstr(">3</text>"), HasSubstr(">1.500</text>")));
+  const double one = widths(bars, "s0")[0];
+  EXPECT_NEAR(widths(bars, "s1", one)[0], 2, 0.01);
+  EXPECT_NEAR(widths(bars, "s1", one)[1], 0.5, 0.01);
+  EXPECT_THAT(message_of([&] { bars_figure(write("x.csv", "a,b\n1,2,3\n")); }),
+              HasSubstr("'1,2,3': expected a label and a number for each of 'a,b'"));
 }
 
 // Two ranks for 4 ms: a forward of 1 ms and a backward of 2 on rank 0, 1 and 1 on rank 1.
 TEST_F(PlotFigureTest, PipelinesHaveMeasuredDurations) {
-  const std::string trace =
-      "{\"traceEvents\": [" + event("forward", 0, "12", 1000, 1000) + "," +
-      event("forward", 1, "12", 2000, 1000) + "," + event("backward", 1, "12", 3000, 1000) + "," +
-      event("backward", 0, "12", 3000, 2000) + ",{\"name\":\"aten::mm\",\"cat\":\"operator\"}]}";
-  const std::string svg = drawn("pipeline", write("trace.json", trace));
+  const std::string svg = drawn(pipeline_figure(
+      write("trace.json", trace({event("forward", 0, 12, 1, 1), event("forward", 1, 12, 2, 1),
+                                 event("backward", 1, 12, 3, 1), event("backward", 0, 12, 3, 2),
+                                 event("tp all_reduce", 0, -1, 0, 9),
+                                 "{\"name\":\"aten::mm\",\"cat\":\"operator\"}"}))));
   EXPECT_EQ(count(svg, ">12</text>"), 4u);
   EXPECT_THAT(svg, HasSubstr(">75 % busy</text>"));
   EXPECT_THAT(svg, HasSubstr(">50 % busy</text>"));
-  EXPECT_THAT(svg, HasSubstr("x=\"92.0\" y=\"64.0\" width=\"140.9\" height=\"24.0\" class=\"s0\""));
-  EXPECT_THAT(svg,
-              HasSubstr("x=\"375.0\" y=\"64.0\" width=\"282.4\" height=\"24.0\" class=\"s1\""));
+  const double ms = widths(svg, "s0")[0];
+  EXPECT_NEAR(widths(svg, "s1", ms)[0], 2, 0.02);
+  EXPECT_NEAR(widths(svg, "s1", ms)[1], 1, 0.02);
+  EXPECT_THAT(message_of([&] {
+                pipeline_figure(write("none.json", trace({event("forward", 0, 0, 1, 0)})));
+              }),
+              HasSubstr("none.json: expected phases 'forward' and 'backward' that take time"));
 }
 
-TEST_F(PlotFigureTest, HostileTracesAreRefused) {
-  const auto message = [&](const std::string& text) {
-    return refused("pipeline --output " + folder + "o.svg " + write("trace.json", text));
-  };
-  const auto events = [](const std::string& event) { return "{\"traceEvents\": [" + event + "]}"; };
-  for (const std::string& text : {std::string("{"), std::string("[]"),
-                                  std::string("{\"traceEvents\": 1}"), std::string("\xff\xfe")})
-    EXPECT_THAT(message(text), HasSubstr("trace.json: expected JSON with an array 'traceEvents'"));
-  EXPECT_THAT(message(std::string(100000, '[')),
-              HasSubstr("trace.json: is JSON that nests deeper"));
-  EXPECT_THAT(message(events("1, [], null")), HasSubstr("trace.json: expected events 'forward'"));
-  for (const char* number : {"-1", "1.5", "\"1\"", "1e99", "99999999999999999999"})
-    EXPECT_THAT(message(events(event("forward", 0, number, 1, 1))),
-                HasSubstr("trace.json: event 0, a forward: expected a 'pid' below 64, numbers"));
-  EXPECT_THAT(message(events(event("backward", 64, "0", 1, 1))), HasSubstr("event 0, a backward"));
-  EXPECT_THAT(message(events(event("forward", 0, "0", 1, -1))), HasSubstr("event 0, a forward"));
-  EXPECT_THAT(message(events(event("forward", 0, "0", 1e300, 1))), HasSubstr("event 0, a forward"));
-  EXPECT_THAT(message(events("{\"cat\":\"phase\",\"name\":\"forward\",\"pid\":0}")),
-              HasSubstr("event 0, a forward"));
-  EXPECT_THAT(message(events(event("forward", 0, "0", 1, 0))), HasSubstr("phases that take time"));
+// Each rank has a cell, with a bar that is as long as its part of the stage's state.
+TEST_F(PlotFigureTest, MeshesOfEverySizeFit) {
+  const std::string small = drawn(mesh_figure(recorded(record(2, 2, 2, 1))));
+  EXPECT_THAT(small, HasSubstr(">Who holds what on tp 2 x pp 2 x dp 2 with ZeRO 1</text>"));
+  EXPECT_THAT(small, HasSubstr(">layers 8-15</text>"));
+  EXPECT_EQ(count(small, ">rank "), 8u);
+  const double slice = widths(small, "s0")[0];
+  for (int rank = 0; rank < 8; ++rank) {
+    EXPECT_NEAR(widths(small, "s1", slice)[rank], 1, 0.01);
+    EXPECT_NEAR(widths(small, "s2", slice)[rank], 0.5, 0.01);
+  }
+  for (const auto& [tp, pp, dp] : {std::array{4, 4, 4}, {8, 8, 1}, {1, 2, 64}})
+    EXPECT_EQ(count(drawn(mesh_figure(recorded(record(tp, pp, dp, 3)))), ">rank "),
+              static_cast<size_t>(tp * pp * dp));
+  EXPECT_THAT(message_of([&] { mesh_figure(recorded(record(1, 2, 256, 0))); }),
+              HasSubstr("expected a mesh of up to 256 ranks"));
 }
 
 TEST_F(PlotFigureTest, BatchesAreDealtInOrder) {
-  const std::string svg = drawn("batch", log(1, 1, 2, 0));  // 16 samples in micro-batches of 2
+  const auto drawn_batch = [&](const std::string& run) {
+    return drawn(batch_figure(recorded(run)));
+  };
+  const std::string svg = drawn_batch(record(1, 1, 2, 0));  // 16 samples in micro-batches of 2
   EXPECT_EQ(count(svg, ">micro-batch "), 4u);
   EXPECT_EQ(count(svg, ">15</text>"), 2u);  // in the step, and on its rank
-  EXPECT_EQ(count(svg, "height=\"4.0\" class=\"s0\""), 16u);
-  EXPECT_EQ(count(svg, "height=\"4.0\" class=\"s1\""), 16u);
   EXPECT_THAT(svg, HasSubstr(">all-reduce, once a step</text>"));
-  EXPECT_THAT(drawn("batch", log(1, 1, 2, 1)), HasSubstr(">reduce-scatter, once a step</text>"));
-  EXPECT_THAT(drawn("batch", log(1, 1, 2, 3)),
+  EXPECT_THAT(drawn_batch(record(1, 1, 2, 1)), HasSubstr(">reduce-scatter, once a step</text>"));
+  EXPECT_THAT(drawn_batch(record(1, 1, 2, 3)),
               HasSubstr(">reduce-scatter, each micro-batch</text>"));
-  EXPECT_THAT(drawn("batch", log(2, 1, 1, 0)), HasSubstr(">nothing to reduce</text>"));
+  EXPECT_THAT(drawn_batch(record(2, 1, 1, 0)), HasSubstr(">nothing to reduce</text>"));
   // Sample 4 begins the second run of 2 ranks x 2 samples, on rank 0.
   EXPECT_LT(svg.find(">5</text>", svg.find(">dp 0</text>")), svg.find(">dp 1</text>"));
   EXPECT_GT(svg.find(">6</text>", svg.find(">dp 0</text>")), svg.find(">dp 1</text>"));
-  EXPECT_THAT(refused("batch --output " + folder + "o.svg " + log(1, 1, 17, 0)),
-              HasSubstr("log: expected up to 16 data parallel ranks and 32 samples of each"));
+  EXPECT_THAT(message_of([&] { batch_figure(recorded(record(1, 1, 17, 0))); }),
+              HasSubstr("expected up to 16 data parallel ranks and 32 samples of each"));
 }
 
 TEST_F(PlotFigureTest, MatricesAreCutOverTensorRanks) {
-  const std::string svg = drawn("tensor", log(4, 1, 1, 0));
+  const auto drawn_mlp = [&](const std::string& run) {
+    return drawn(tensor_figure(recorded(run)));
+  };
+  const std::string svg = drawn_mlp(record(4, 1, 1, 0));
   EXPECT_THAT(svg, HasSubstr(">tp 3 holds columns 192-255 of A, [64, 64], and rows 192-255 of B, "
                              "[64, 64]</text>"));
-  EXPECT_THAT(svg, HasSubstr(">[64, 256]</text>"));
-  EXPECT_EQ(count(svg, "class=\"s3\""), 4u);  // in A, gelu(XA), B and the list
+  EXPECT_EQ(widths(svg, "s3").size(), 4u);  // in A, gelu(XA), B and the list
   EXPECT_THAT(svg, HasSubstr("all-reduce"));
-  const std::string mock = "  --vocab-size 256\n  --mock-data\n",
-                    gated = drawn("tensor", log(2, 1, 1, 0, mock + "  --swiglu\n"));
-  EXPECT_THAT(gated, HasSubstr(">tp 1 holds columns 64-127 of G and of U, [64, 64]"));
-  EXPECT_THAT(drawn("tensor", log(2, 1, 1, 0, mock + "  --sequence-parallel\n")),
-              HasSubstr("reduce-scatter"));
-  EXPECT_THAT(drawn("tensor", log(1, 2, 1, 0)), HasSubstr("nothing to sum"));
+  EXPECT_THAT(drawn_mlp(record(2, 1, 1, 0, {"--vocab-size 256", "--mock-data", "--swiglu"})),
+              HasSubstr(">tp 1 holds columns 64-127 of G and of U, [64, 64]"));
+  EXPECT_THAT(
+      drawn_mlp(record(2, 1, 1, 0, {"--vocab-size 256", "--mock-data", "--sequence-parallel"})),
+      HasSubstr("reduce-scatter"));
+  EXPECT_THAT(drawn_mlp(record(1, 2, 1, 0)), HasSubstr("nothing to sum"));
 }
 
-// Bars are 126 wide, and a partition of 4 is 31.5. "pale" is held, but not used.
+// A rank's part of a state is a quarter. "pale" is held, but not used.
 TEST_F(PlotFigureTest, ZeroStagesHoldAndUsePartitions) {
-  const std::string svg = drawn("zero", log(1, 1, 4, 2));
+  const std::string svg = drawn(zero_figure(recorded(record(1, 1, 4, 2))));
+  const double whole = widths(svg, "empty")[0];
   std::vector<std::string> panels;
   for (int stage = 0; stage <= 3; ++stage) {
-    const size_t begin = svg.find(">ZeRO " + std::to_string(stage) + "<"),
-                 end = svg.find(">ZeRO " + std::to_string(stage + 1) + "<");
-    panels.push_back(svg.substr(begin, end - begin));
+    const size_t begin = svg.find(">ZeRO " + std::to_string(stage) + "<");
+    panels.push_back(
+        svg.substr(begin, svg.find(">ZeRO " + std::to_string(stage + 1) + "<") - begin));
   }
-  const auto bars = [&](int stage, const std::string& width, const std::string& style) {
-    return count(panels[stage], "width=\"" + width + "\" height=\"5.0\" class=\"" + style + "\"");
+  const auto bars = [&](int stage, const std::string& style, double part) {
+    const auto all = widths(panels[stage], style, whole);
+    return std::ranges::count_if(all, [&](double w) { return std::abs(w - part) < 0.01; });
   };
   // Parameters: used whole in the forward and the backward, and in the step by stage 0. The gather
-  // brings the others' updates at stages 1 and 2. At stage 3 they are never whole.
-  EXPECT_EQ(bars(0, "126.0", "s0"), 4u * 3);
-  EXPECT_EQ(bars(1, "126.0", "s0"), 4u * 3);
-  EXPECT_EQ(bars(1, "31.5", "s0"), 4u);
-  EXPECT_EQ(bars(2, "126.0", "s0"), 4u * 3);
-  EXPECT_EQ(bars(3, "126.0", "s0"), 0u);
-  EXPECT_EQ(bars(3, "31.5", "s0"), 4u * 3);
-  EXPECT_EQ(count(panels[3], "height=\"1.5\" class=\"s0\""), 4u * 2);  // gathered units
-  // Gradients: whole up to stage 1.
-  EXPECT_EQ(bars(1, "126.0", "s1"), 4u * 2);
-  EXPECT_EQ(bars(2, "126.0", "s1"), 0u);
-  EXPECT_EQ(bars(2, "31.5", "s1"), 4u * 2);
-  // The optimizer's state is used in the step alone.
-  EXPECT_EQ(bars(0, "126.0", "s2"), 4u);
-  EXPECT_EQ(bars(0, "126.0", "s2 pale"), 4u * 4);
-  EXPECT_EQ(bars(1, "31.5", "s2"), 4u);
-  EXPECT_EQ(bars(1, "31.5", "s2 pale"), 4u * 4);
+  // brings the others' updates at stages 1 and 2. At stage 3 they are never whole, but for the thin
+  // lines of gathered units.
+  EXPECT_EQ(bars(0, "s0", 1), 4 * 3);
+  EXPECT_EQ(bars(1, "s0", 1), 4 * 3);
+  EXPECT_EQ(bars(1, "s0", 0.25), 4);
+  EXPECT_EQ(bars(2, "s0", 1), 4 * 3);
+  EXPECT_EQ(bars(3, "s0", 1), 4 * 2);
+  EXPECT_EQ(bars(3, "s0", 0.25), 4 * 3);
+  // Gradients: whole up to stage 1. The optimizer's state is used in the step alone.
+  EXPECT_EQ(bars(1, "s1", 1), 4 * 2);
+  EXPECT_EQ(bars(2, "s1", 1), 0);
+  EXPECT_EQ(bars(2, "s1", 0.25), 4 * 2);
+  EXPECT_EQ(bars(0, "s2", 1), 4);
+  EXPECT_EQ(bars(0, "s2 pale", 1), 4 * 4);
+  EXPECT_EQ(bars(1, "s2", 0.25), 4);
+  EXPECT_EQ(bars(1, "s2 pale", 0.25), 4 * 4);
   EXPECT_EQ(count(panels[0], ">all-reduce<"), 1u);
   EXPECT_EQ(count(panels[1], ">all-gather<"), 1u);
   EXPECT_EQ(count(panels[3], ">all-gather, reduce-scatter<"), 1u);
-  EXPECT_THAT(refused("zero --output " + folder + "o.svg " + log(1, 1, 9, 0)),
-              HasSubstr("log: expected up to 8 data parallel ranks, found 9"));
+  EXPECT_THAT(message_of([&] { zero_figure(recorded(record(1, 1, 9, 0))); }),
+              HasSubstr("expected up to 8 data parallel ranks, found 9"));
 }
 
-TEST_F(PlotFigureTest, SavesAreDrawnFromTheirReport) {
-  const std::string times = "save times, ms, the greatest of all ranks: ";
-  const std::string path = write(
-      "log", "saved in here/global_step3 in 40 ms (0.1 GB at 1 GB/s)\n" + times +
-                 "copy 2.0, gather 0.0, serialise 4.0, write 6.0, fsync 8.0, commit 10.0; stall "
-                 "5.0, total 40.0\nsaved ck/global_step6 in 9 ms (0.1 GB at 1 GB/s)\n" +
-                 times +
-                 "copy 0.0, gather 0.0, serialise 4.0, write 4.0, fsync 4.0, commit 4.0; stall "
-                 "9.0, total 9.0\n");
-  const std::string svg = drawn("save", path);
-  EXPECT_THAT(svg, HasSubstr(">step 3</text>"));
-  EXPECT_THAT(svg, HasSubstr(">step 6</text>"));
-  EXPECT_THAT(svg, HasSubstr(">9 ms</text>"));
-  // 40 ms are 556 pixels. The commit comes last; 16 ms of parts do not fit into the second's 9.
-  EXPECT_THAT(svg,
-              HasSubstr("x=\"509.0\" y=\"64.0\" width=\"138.4\" height=\"24.0\" class=\"s5\""));
-  EXPECT_THAT(svg, HasSubstr("width=\"69.5\" height=\"6.0\" class=\"s6\""));
-  EXPECT_THAT(svg,
-              HasSubstr("x=\"258.8\" y=\"116.0\" width=\"55.0\" height=\"24.0\" class=\"s5\""));
-  const auto message = [&](const std::string& text) {
-    return refused("save --output " + folder + "o.svg " + write("log", text));
-  };
-  EXPECT_THAT(message("iteration 1\n"), HasSubstr("log: expected lines 'save times, ms, ...'"));
-  for (const char* bad : {"copy 1, gather 1",
-                          "copy -1, gather 0, serialise 0, write 0, fsync 0, "
-                          "commit 0; stall 0, total 1",
-                          "copy nan, gather 0, serialise 0, write 0, "
-                          "fsync 0, commit 0; stall 0, total 1"})
-    EXPECT_THAT(message(times + bad + "\n"), HasSubstr("expected eight times as pretrain_gpt"));
+TEST_F(PlotFigureTest, SavesAreDrawnFromTheirTimes) {
+  EXPECT_THAT(message_of([&] { save_figure(recorded(record(1, 1, 1, 0))); }),
+              HasSubstr("has no saves to draw: run pretrain_gpt with --save"));
+  const std::string svg = drawn(save_figure(recorded(
+      record(1, 1, 1, 0) +
+      R"({"event":"save","iteration":3,"seconds":{"copy":0.002,"gather":0,"serialise":0.004,)"
+      R"("write":0.006,"fsync":0.008,"commit":0.01,"stall":0.005,"total":0.04}})"
+      "\n"
+      R"({"event":"save","iteration":6,"seconds":{"serialise":0.004,"write":0.004,"fsync":0.004,)"
+      R"("commit":0.004,"stall":0.009,"total":0.009}})"
+      "\n"
+      R"({"event":"save","iteration":9,"seconds":{"copy":-1}})")));
+  for (const char* text : {">step 3</text>", ">step 6</text>", ">40 ms</text>", ">9 ms</text>"})
+    EXPECT_THAT(svg, HasSubstr(text));
+  EXPECT_THAT(svg, Not(HasSubstr(">step 9</text>")));
+  // The commit comes last; 16 ms of parts do not fit into the second's 9.
+  const std::vector<Rectangle> all = rectangles(svg, "empty"), commits = rectangles(svg, "s5");
+  const double ms = all[0].width / 40;
+  for (const size_t i : {0, 1})
+    EXPECT_NEAR(commits[i].x + commits[i].width, all[2 * i].x + all[2 * i].width, 0.8);
+  EXPECT_NEAR(commits[0].width, 10 * ms, 0.8);
+  EXPECT_NEAR(all[2].width, 16 * ms, 0.2);
+  EXPECT_NEAR(widths(svg, "s6")[1], 9 * ms, 0.2);  // the stall
 }
 
-// Each sample has a colour, at its place in the file, in the stream and in the order of reading.
+// Each sample has its number, and the first one its tokens, as inputs and as labels.
 TEST_F(PlotFigureTest, DataIsDrawnAsTheTrainerReadsIt) {
-  const std::string prefix = folder + "text";
+  const std::string prefix = folder_ / "text";
   {
     IndexedDatasetBuilder builder(prefix, TokenType::kUint16);
     for (int document = 0; document < 4; ++document) {
@@ -386,10 +312,13 @@ TEST_F(PlotFigureTest, DataIsDrawnAsTheTrainerReadsIt) {
     }
     builder.finish();
   }
-  const std::string flags =
-      "  --split 1,0,0\n  --tokenizer-type NullTokenizer\n  --vocab-size 999\n"
-      "  --eval-iters 0\n  --data-path ";
-  const std::string svg = drawn("data", log(1, 1, 2, 0, flags + prefix + "\n"));
+  const auto run_on = [&](const std::string& path) {
+    const std::string run = record(1, 1, 2, 0,
+                                   {"--split 1,0,0", "--tokenizer-type NullTokenizer",
+                                    "--vocab-size 999", "--eval-iters 0", "--data-path " + path});
+    return recorded(replaced(run, "\"vocabulary\":256", "\"vocabulary\":1000"));
+  };
+  const std::string svg = drawn(data_figure(run_on(prefix)));
   const GptDataset data(std::make_shared<const IndexedDataset>(prefix), {0, 4}, 60 * 16, 32, 1234,
                         "train");
   EXPECT_THAT(svg, HasSubstr(">4 documents to train on, 200 tokens</text>"));
@@ -400,13 +329,9 @@ TEST_F(PlotFigureTest, DataIsDrawnAsTheTrainerReadsIt) {
   data.sample(0, tokens);
   for (int i = 0; i < 14; ++i)
     EXPECT_GE(count(svg, string_printf(">%ld</text>", tokens[i + 1])), i < 13 ? 2u : 1u);
-  const auto message = [&](const std::string& more) {
-    return refused("data --output " + folder + "o.svg " + log(1, 1, 1, 0, more));
-  };
-  EXPECT_THAT(message(""), HasSubstr("log: expected a run with --data-path, found --mock-data"));
-  EXPECT_THAT(message(flags + "0.5 a 0.5 b\n"),
+  EXPECT_THAT(message_of([&] { data_figure(run_on("0.5 a 0.5 b")); }),
               HasSubstr("expected one data set, --data-path blends 2"));
-  EXPECT_THAT(message(flags + folder + "none\n"), HasSubstr("none.idx"));
+  EXPECT_THAT(message_of([&] { data_figure(run_on(folder_ / "none")); }), HasSubstr("none.idx"));
 }
 
 }  // namespace

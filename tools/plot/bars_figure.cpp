@@ -1,12 +1,10 @@
-#include "tools/plot/bars_figure.h"
-
 #include <algorithm>
 #include <cmath>
 
 #include "framework/util/errors.h"
 #include "framework/util/format.h"
+#include "tools/plot/figure.h"
 #include "tools/plot/loss_csv.h"
-#include "tools/plot/svg.h"
 
 namespace anymesh {
 namespace {
@@ -45,30 +43,22 @@ std::string sum_text(double sum) {
 Figure bars_figure(const std::string& path) {
   std::vector<Bar> bars;
   const std::vector<std::string> names = read_bars(path, bars);
-  double longest = 0;
-  for (const Bar& bar : bars) longest = std::max(longest, bar.sum);
-  if (longest == 0) throw_error("all bars are of length 0");
-  const double bottom = kTop + kRow * static_cast<double>(bars.size()), room = kWidth - 60;
-  std::string svg;
-  for (const double tick : nice_ticks(0, longest, 6)) {
-    const double x = kLeft + tick / longest * room;
-    svg += line_at(x, kTop - 6, x, bottom, "grid");
-    svg += text_at(x, bottom + 14, "tick mid", string_printf("%g", tick));
-  }
+  Axis axis{kLeft, kLeft + kWidth - 60, 0, 0};
+  for (const Bar& bar : bars) axis.include(bar.sum);
+  if (axis.high == 0) throw_error("all bars are of length 0");
+  const double bottom = kTop + kRow * static_cast<double>(bars.size());
+  std::string svg = ruler(axis, 6, bottom, bottom + 14),
+              seen = std::to_string(bars.size()) + " bars:";
   double y = kTop;
   for (const auto& [label, parts, sum] : bars) {
-    svg += text_at(kLeft - 12, y + 17, "label end", label);
-    double x = kLeft;
-    for (size_t i = 0; i < parts.size(); ++i) {
-      const double width = parts[i] / longest * room;
-      svg += rectangle(x, y, width, kBar, series(i));
-      x += width;
-    }
-    svg += text_at(x + 8, y + 17, "label", sum_text(sum));
+    svg += row_label(y, label);
+    double begin = 0;
+    for (size_t i = 0; i < parts.size(); begin += parts[i++])
+      svg += rectangle(axis.at(begin), y, axis.at(parts[i]) - kLeft, kBar, series(i));
+    svg += text_at(axis.at(sum) + 8, y + 17, "label", sum_text(sum));
+    seen += " " + label + " " + sum_text(sum) + ";";
     y += kRow;
   }
-  std::string seen = std::to_string(bars.size()) + " bars:";
-  for (const Bar& bar : bars) seen += " " + bar.label + " " + sum_text(bar.sum) + ";";
   seen.back() = '.';
   return {"Bars", seen, svg, bottom, names};
 }

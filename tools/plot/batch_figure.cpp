@@ -1,13 +1,9 @@
-#include "tools/plot/batch_figure.h"
-
-#include <stdexcept>
-
 #include "framework/data/batch_loader.h"
 #include "framework/util/errors.h"
 #include "framework/util/format.h"
 #include "framework/zero/stage.h"
-#include "tools/plot/run_start.h"
-#include "tools/plot/svg.h"
+#include "tools/plot/figure.h"
+#include "tools/plot/recorded_run.h"
 
 namespace anymesh {
 namespace {
@@ -16,34 +12,26 @@ constexpr double kSums = 170;  // right of the samples: gradients and their sum
 constexpr double kBetweenBatches = 10, kDown = 62;
 
 std::string sample_at(double x, double y, double width, int64_t sample, int rank) {
-  std::string svg = rectangle(x, y, width - 2, kBar, "empty") +
-                    rectangle(x, y + kBar, width - 2, 4, series(rank));
-  const std::string number = std::to_string(sample);
-  if (width > 4 + 6.5 * static_cast<double>(number.size()))
-    svg += text_at(x + width / 2 - 1, y + 16, "tick mid", number);
-  return svg;
+  return rectangle(x, y, width - 2, kBar, "empty") +
+         rectangle(x, y + kBar, width - 2, 4, series(rank)) +
+         text_within(x - 1, width, y, "tick", std::to_string(sample));
 }
 
-// Draws the samples of a dp rank, micro-batch by micro-batch.
-std::string row_of_rank(const BatchSlice& slice, int64_t micro_batches, double width, double y) {
+// Draws the samples of a dp rank, micro-batch by micro-batch. Adds each to the row of the step, where
+// a sample is `each` wide.
+std::string row_of_rank(const BatchSlice& slice, int64_t micro_batches, double width, double y,
+                        double each, std::string& step) {
   std::string svg;
+  const auto rank = static_cast<int>(slice.dp_rank);
   for (int64_t m = 0; m < micro_batches; ++m)
     for (int64_t row = 0; row < slice.micro_batch_size; ++row) {
       const auto place = static_cast<double>(m * slice.micro_batch_size + row);
+      const int64_t sample = slice.sample_index(0, m, row);
       svg += sample_at(kLeft + place * width + kBetweenBatches * static_cast<double>(m), y, width,
-                       slice.sample_index(0, m, row), static_cast<int>(slice.dp_rank));
+                       sample, rank);
+      step += sample_at(kLeft + each * static_cast<double>(sample), kTop, each, sample, rank);
     }
   return svg;
-}
-
-// Returns the dp rank that reads a sample of the first step.
-int rank_of(int64_t sample, int64_t rows, int dp) {
-  for (int rank = 0; rank < dp; ++rank) {
-    const BatchSlice slice{rows, dp, rank};
-    for (int64_t m = 0; slice.sample_index(0, m, 0) <= sample; ++m)
-      if (sample < slice.sample_index(0, m, 0) + rows) return rank;
-  }
-  throw std::logic_error("sample " + std::to_string(sample) + " is of no rank");
 }
 
 const char* sum_of_gradients(ZeroStage stage) {
@@ -53,26 +41,23 @@ const char* sum_of_gradients(ZeroStage stage) {
 
 }  // namespace
 
-Figure batch_figure(const std::string& path) {
-  const RunStart run = read_run_start(path);
+Figure batch_figure(const RecordedRun& recorded) {
+  const RunSettings run = settings_of(recorded);
   const int64_t rows = run.config.batch.micro_batch_size, count = run.plan.num_microbatches,
                 batch = run.plan.global_batch_size;
   const int dp = run.plan.dp;
   if (dp > 16 || rows * count > 32)
-    throw_error(path, ": expected up to 16 data parallel ranks and 32 samples of each, found ", dp,
-                " and ", rows * count);
+    throw_error("expected up to 16 data parallel ranks and 32 samples of each, found ", dp, " and ",
+                rows * count);
   const double width = (kWidth - kSums - kBetweenBatches * static_cast<double>(count - 1)) /
                        static_cast<double>(rows * count),
                each = kWidth / static_cast<double>(batch), first = kTop + 84;
-  std::string svg = text_at(kLeft - 12, kTop + 17, "label end", "step 1");
-  for (int64_t sample = 0; sample < batch; ++sample)
-    svg += sample_at(kLeft + each * static_cast<double>(sample), kTop, each, sample,
-                     rank_of(sample, rows, dp));
+  std::string step = row_label(kTop, "step 1"), svg;
   for (int rank = 0; rank < dp; ++rank) {
     const BatchSlice slice{rows, dp, rank};
     const double y = first + kDown * rank, gradient = kLeft + kWidth - kSums + 20;
-    svg += text_at(kLeft - 12, y + 17, "label end", "dp " + std::to_string(rank)) +
-           row_of_rank(slice, count, width, y) +
+    svg += row_label(y, "dp " + std::to_string(rank)) +
+           row_of_rank(slice, count, width, y, each, step) +
            rectangle(gradient, y, 92, kBar + 4, series(rank)) +
            text_at(gradient, y + kBar + 19, "tick",
                    string_printf("of %ld sample%s", rows * count, rows * count > 1 ? "s" : "")) +
@@ -95,7 +80,7 @@ Figure batch_figure(const std::string& path) {
                     "micro-batches of %ld, and its gradients, which are then summed over the "
                     "ranks.",
                     batch - 1, dp, count, rows),
-      svg, last + kBar + 46};
+      step + svg, last + kBar + 46};
 }
 
 }  // namespace anymesh

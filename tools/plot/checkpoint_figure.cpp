@@ -1,5 +1,3 @@
-#include "tools/plot/checkpoint_figure.h"
-
 #include <array>
 #include <map>
 #include <set>
@@ -8,7 +6,7 @@
 #include "framework/format/whole.h"
 #include "framework/util/format.h"
 #include "tools/ckpt/ckpt.h"
-#include "tools/plot/svg.h"
+#include "tools/plot/figure.h"
 
 namespace anymesh {
 namespace {

@@ -1,5 +1,3 @@
-#include "tools/plot/data_figure.h"
-
 #include <algorithm>
 #include <memory>
 
@@ -7,8 +5,8 @@
 #include "framework/data/gpt_dataset.h"
 #include "framework/util/errors.h"
 #include "framework/util/format.h"
-#include "tools/plot/run_start.h"
-#include "tools/plot/svg.h"
+#include "tools/plot/figure.h"
+#include "tools/plot/recorded_run.h"
 
 namespace anymesh {
 namespace {
@@ -19,7 +17,7 @@ constexpr double kLane = 96, kThick = 20;  // from a lane to the next; of a lane
 // A run's training data. Places are in tokens.
 class Stream {
  public:
-  explicit Stream(const RunStart& run) {
+  explicit Stream(const RunSettings& run) {
     const DataConfig& config = run.config.data;
     if (config.mock_data) throw_error("expected a run with --data-path, found --mock-data");
     const Blend blend = parse_blend(config.data_path);
@@ -172,20 +170,15 @@ std::string lanes(const Stream& stream) {
 
 }  // namespace
 
-Figure data_figure(const std::string& path) {
-  const RunStart run = read_run_start(path);
-  try {
-    const Stream stream(run);
-    return {string_printf("From documents to samples of %d tokens, with seed %lu",
-                          run.gpt.seq_length, run.config.run.seed),
-            "Documents in the order of the file; below, the stream of shuffled documents; below, "
-            "samples in the order of reading. Lines lead from a sample's place in the file to its "
-            "place in the stream and to its turn. At the bottom, inputs and labels: the same "
-            "tokens, one later.",
-            lanes(stream), top_of_lane(2) + 3 * kThick + 70};
-  } catch (const std::exception& error) {
-    throw_error(path, ": ", error.what());
-  }
+Figure data_figure(const RecordedRun& recorded) {
+  const RunSettings run = settings_of(recorded);
+  return {string_printf("From documents to samples of %d tokens, with seed %lu", run.gpt.seq_length,
+                        run.config.run.seed),
+          "Documents in the order of the file; below, the stream of shuffled documents; below, "
+          "samples in the order of reading. Lines lead from a sample's place in the file to its "
+          "place in the stream and to its turn. At the bottom, inputs and labels: the same "
+          "tokens, one later.",
+          lanes(Stream(run)), top_of_lane(2) + 3 * kThick + 70};
 }
 
 }  // namespace anymesh

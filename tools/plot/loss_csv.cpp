@@ -48,12 +48,9 @@ std::vector<LossRow> read_rows(const std::string& path) {
 
 std::vector<std::string> split_row(std::string line) {
   if (!line.empty() && line.back() == '\r') line.pop_back();
-  std::vector<std::string> fields;
-  size_t begin = 0;
-  for (size_t comma; (comma = line.find(',', begin)) != std::string::npos; begin = comma + 1)
-    fields.push_back(line.substr(begin, comma - begin));
-  fields.push_back(line.substr(begin));
-  return fields;
+  const auto fields = split(line, ',');
+  if (fields.empty()) return {""};
+  return {fields.begin(), fields.end()};
 }
 
 double number_from_zero(const std::string& where, const std::string& text) {

@@ -229,7 +229,7 @@ std::string seen_in(const std::vector<LossCurve>& curves, const std::vector<Mark
 }
 
 // Draws lines across the panels, with texts above the first. A text that would lie on the heading,
-// or on the line of a mark further right, goes one row up.
+// or on the line of a mark further right, goes one row up. No line crosses the heading.
 std::string marks_at(const std::vector<Panel>& panels, std::vector<Mark> marks) {
   const Panel& first = panels[0];
   double leftmost = INFINITY;  // of the lines so far, which come from the right
@@ -241,10 +241,11 @@ std::string marks_at(const std::vector<Panel>& panels, std::vector<Mark> marks) 
                   string_printf("%.15g to %.15g", first.x.low, first.x.high));
     const double x = first.x.at(static_cast<double>(iteration)),
                  end = x + 8 + 6.4 * static_cast<double>(text.size());
-    const bool up = end > leftmost || x < kLeft + 60;
+    const bool over_heading = x < kLeft + 60;
+    const double y = first.top() - (over_heading || end > leftmost ? 28 : 12);
     leftmost = x;
-    const double y = first.top() - (up ? 26 : 12);
-    svg += text_at(x + 4, y, "tick", text) + line_at(x, y - 9, x, first.top(), "axis");
+    svg += text_at(x + 4, y, "tick", text);
+    if (!over_heading) svg += line_at(x, y - 9, x, first.top(), "axis");
     for (const Panel& panel : panels) svg += line_at(x, panel.top(), x, panel.bottom(), "axis");
   }
   return svg;

@@ -1,13 +1,11 @@
-#include "tools/plot/mesh_figure.h"
-
 #include <algorithm>
 
 #include "framework/pipeline/schedule.h"
 #include "framework/util/errors.h"
 #include "framework/util/format.h"
 #include "framework/zero/stage.h"
-#include "tools/plot/run_start.h"
-#include "tools/plot/svg.h"
+#include "tools/plot/figure.h"
+#include "tools/plot/recorded_run.h"
 
 namespace anymesh {
 namespace {
@@ -73,11 +71,11 @@ std::string captions(const Topology& mesh, int dp, const MeshPlaces& places) {
 
 }  // namespace
 
-Figure mesh_figure(const std::string& path) {
-  const RunStart run = read_run_start(path);
-  const Topology& mesh = run.mesh;
+Figure mesh_figure(const RecordedRun& recorded) {
+  const RunSettings run = settings_of(recorded);
+  const Topology& mesh = recorded.mesh;
   if (mesh.tp_size > 16 || mesh.pp_size > 16 || mesh.world_size() > 256)
-    throw_error(path, ": expected a mesh of up to 256 ranks, with tensor and pipeline up to 16");
+    throw_error("expected a mesh of up to 256 ranks, with tensor and pipeline up to 16");
   const MeshPlaces places(mesh);
   const bool narrow = places.cell() < 64;
   std::string svg;

@@ -4,8 +4,7 @@
 #include "framework/format/whole.h"
 #include "framework/util/errors.h"
 #include "tools/ckpt/ckpt.h"
-#include "tools/plot/checkpoint_figure.h"
-#include "tools/plot/svg.h"
+#include "tools/plot/figure.h"
 
 namespace anymesh {
 namespace {

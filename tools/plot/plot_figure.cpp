@@ -2,24 +2,25 @@
 // lists them. Exits with 2 if the arguments or the file can't be used.
 #include <algorithm>
 #include <cxxopts.hpp>
-#include <optional>
 #include <string>
 
-#include "tools/plot/bars_figure.h"
-#include "tools/plot/batch_figure.h"
-#include "tools/plot/cells_figure.h"
-#include "tools/plot/checkpoint_figure.h"
-#include "tools/plot/data_figure.h"
-#include "tools/plot/mesh_figure.h"
-#include "tools/plot/pipeline_figure.h"
-#include "tools/plot/save_figure.h"
-#include "tools/plot/svg.h"
-#include "tools/plot/tensor_figure.h"
-#include "tools/plot/zero_figure.h"
+#include "tools/plot/figure.h"
+#include "tools/plot/recorded_run.h"
 #include "tools/run_tool.h"
 
 namespace anymesh {
 namespace {
+
+// Draws a run from its record.
+template <Figure (*draw)(const RecordedRun&)>
+Figure of_run(const std::string& path) {
+  const RecordedRun run = record_of(path);
+  try {
+    return draw(run);
+  } catch (const std::runtime_error& error) {
+    throw_error(run.path.string(), ": ", error.what());
+  }
+}
 
 struct Kind {
   const char* name;
@@ -40,19 +41,23 @@ constexpr Kind kKinds[] = {
      "a tag folder, universal folder or weights: its files and what they hold; with\n"
      "--parameter, how it is cut and in which file each part of it lies",
      checkpoint_figure},
-    {"mesh", "LOG: which rank holds which layers, tp slices and ZeRO partitions", mesh_figure},
-    {"tensor", "LOG: the MLP's two matrices, cut over the tensor parallel ranks", tensor_figure},
+    {"mesh", "RUN: which rank holds which layers, tp slices and ZeRO partitions",
+     of_run<mesh_figure>},
+    {"tensor", "RUN: the MLP's two matrices, cut over the tensor parallel ranks",
+     of_run<tensor_figure>},
     {"pipeline",
      "what --trace wrote: when each rank ran the forward and the backward of each\n"
      "micro-batch",
      pipeline_figure},
-    {"data", "LOG of a run on --data-path: from documents to samples, in the order of reading",
-     data_figure},
-    {"batch", "LOG: the samples of a step on the data parallel ranks, and their sum", batch_figure},
+    {"data", "RUN on --data-path: from documents to samples, in the order of reading",
+     of_run<data_figure>},
+    {"batch", "RUN: the samples of a step on the data parallel ranks, and their sum",
+     of_run<batch_figure>},
     {"zero",
-     "LOG: what each data parallel rank holds and uses at each moment of a step, for ZeRO\n0 to 3",
-     zero_figure},
-    {"save", "LOG of a run with --report-save: a save from its call to its commit", save_figure},
+     "RUN: what each data parallel rank holds and uses at each moment of a step, for ZeRO\n0 to 3",
+     of_run<zero_figure>},
+    {"save", "RUN with --save: its last saves from their call to their commit",
+     of_run<save_figure>},
 };
 
 // Returns "cells, bars or mesh".
@@ -66,7 +71,9 @@ std::string names_of_kinds() {
 }
 
 std::string help_on_kinds() {
-  std::string help = "Draws FILE as an SVG. LOG is what pretrain_gpt printed.\n\n";
+  std::string help =
+      "Draws FILE as an SVG. RUN is the record loss.jsonl that pretrain_gpt --loss-csv loss.csv\n"
+      "writes, or the log loss.log beside it.\n\n";
   for (const Kind& kind : kKinds) {
     std::string name = kind.name;
     name.resize(12, ' ');
@@ -78,13 +85,11 @@ std::string help_on_kinds() {
   return help;
 }
 
-struct Arguments {
-  const Kind* kind;
-  std::string title, file, output;
-  std::optional<std::string> parameter;
-};
+const Kind* kind_of(const cxxopts::ParseResult& parsed) {
+  return std::ranges::find(kKinds, text_of(parsed, "kind"), &Kind::name);
+}
 
-Arguments parse(int argc, char** argv) {
+cxxopts::ParseResult parse(int argc, char** argv) {
   cxxopts::Options options("plot_figure", help_on_kinds());
   const auto text = text_value();
   options.custom_help("KIND --output FILE [--title TEXT] [--parameter NAME] FILE")
@@ -97,25 +102,24 @@ Arguments parse(int argc, char** argv) {
     ("help", "this text")("kind", "", text)("file", "", text);
   // clang-format on
   options.parse_positional({"kind", "file"});
-  const auto parsed = parse_flags(options, argc, argv);
+  cxxopts::ParseResult parsed = parse_flags(options, argc, argv);
   check_words(parsed, {});
   for (const char* needed : {"kind", "file", "output"})
     if (!parsed.count(needed)) throw_error("give ", names_of_kinds(), ", --output and a file");
-  const std::string name = text_of(parsed, "kind");
-  const Kind* kind = std::ranges::find(kKinds, name, &Kind::name);
-  if (kind == std::end(kKinds)) throw_error("expected ", names_of_kinds(), ", found '", name, "'");
-  Arguments arguments{
-      kind, text_of(parsed, "title"), text_of(parsed, "file"), text_of(parsed, "output"), {}};
-  if (!parsed.count("parameter")) return arguments;
-  if (kind->draw != checkpoint_figure) throw_error("--parameter is for checkpoint");
-  arguments.parameter = text_of(parsed, "parameter");
-  return arguments;
+  const Kind* kind = kind_of(parsed);
+  if (kind == std::end(kKinds))
+    throw_error("expected ", names_of_kinds(), ", found '", text_of(parsed, "kind"), "'");
+  if (parsed.count("parameter") && kind->draw != checkpoint_figure)
+    throw_error("--parameter is for checkpoint");
+  return parsed;
 }
 
-int draw(const Arguments& arguments) {
-  const auto& [kind, title, file, output, parameter] = arguments;
-  const Figure figure = parameter ? parameter_figure(file, *parameter) : kind->draw(file);
-  write_svg(output, figure_svg(figure, title), {file});
+int draw(const cxxopts::ParseResult& parsed) {
+  const std::string file = text_of(parsed, "file");
+  const Figure figure = parsed.count("parameter")
+                            ? parameter_figure(file, text_of(parsed, "parameter"))
+                            : kind_of(parsed)->draw(file);
+  write_svg(text_of(parsed, "output"), figure_svg(figure, text_of(parsed, "title")), {file});
   return 0;
 }
 

@@ -1,46 +1,18 @@
 #include "tools/plot/svg.h"
 
 #include <cmath>
-#include <iterator>
 
 #include "framework/format/folder.h"
 #include "framework/util/errors.h"
 #include "framework/util/format.h"
+#include "tools/plot/plot.css.h"
 
 namespace anymesh {
 namespace {
 
 const std::string kStart = "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"";
 
-// GitHub's greys on white, and on its dark background for readers who ask for one.
-constexpr const char* kStyle =
-    "text{font-family:system-ui,-apple-system,'Segoe UI','Helvetica Neue',Arial,sans-serif;"
-    "fill:#24292f}.title{font-size:18px;font-weight:600}.head{font-size:13px;font-weight:600}"
-    ".label{font-size:13px}.tick{font-size:11.5px;fill:#656d76}.mid{text-anchor:middle}"
-    ".end{text-anchor:end}.on{font-size:11.5px;fill:#fff}path{fill:none;stroke-linejoin:round}"
-    ".pale{opacity:.35}.paper{fill:#ffffff}.empty{fill:#e7eaee}.grid{stroke:#e7eaee}.axis{stroke:#"
-    "8c959f}"
-    ".band{stroke:#c3c9d4}.hair{stroke:#8b94a3}";
-constexpr const char* kDarkStyle =
-    "text{fill:#e6edf3}.tick{fill:#9198a1}.on{fill:#0d1117}.paper{fill:#0d1117}"
-    ".empty{fill:#262c36}.grid{stroke:#262c36}.axis{stroke:#767e88}.band{stroke:#4a515c}"
-    ".hair{stroke:#9198a1}";
-
-// The colours of a series on the light and on the dark background. Each has a contrast of at least
-// 3 to 1 with its background, the first three of 4.5, so that text can stand on them. Readers who
-// lack a kind of cone can tell the first five apart.
-constexpr const char* kColors[][2] = {
-    {"#0072b2", "#4aa3e0"}, {"#c25400", "#f0853a"}, {"#008060", "#2bc497"}, {"#c95a98", "#e8a0cc"},
-    {"#5c1a1a", "#f7ef9a"}, {"#5f5f2a", "#7a7a4a"}, {"#3d9bd1", "#b9dcff"}, {"#4a2a80", "#8f5fff"}};
-
-std::string series_style(bool dark) {
-  std::string style;
-  for (size_t i = 0; i < std::size(kColors); ++i) {
-    const std::string name = "." + series(i), color = kColors[i][dark];
-    style += name + "{fill:" + color + "}path" + name + "{fill:none;stroke:" + color + "}";
-  }
-  return style;
-}
+constexpr size_t kColors = 8;  // in plot.css
 
 std::string escaped(const std::string& text) {
   std::string out;
@@ -59,9 +31,8 @@ std::string svg_begin(double width, double height, const std::string& title,
   const std::string w = px(width), h = px(height);
   return kStart + w + "\" height=\"" + h + "\" viewBox=\"0 0 " + w + " " + h +
          "\" role=\"img\">\n<title>" + escaped(title) + "</title>\n<desc>" + escaped(description) +
-         "</desc>\n<style>" + kStyle + series_style(false) + "@media (prefers-color-scheme:dark){" +
-         kDarkStyle + series_style(true) +
-         "}</style>\n<rect width=\"100%\" height=\"100%\" rx=\"8\" class=\"paper\"/>\n";
+         "</desc>\n<style>" + kPlotStyle +
+         "</style>\n<rect width=\"100%\" height=\"100%\" rx=\"8\" class=\"paper\"/>\n";
 }
 
 void write_svg(const std::string& path, const std::string& svg,
@@ -101,6 +72,6 @@ std::vector<double> nice_ticks(double low, double high, int count) {
   return ticks;
 }
 
-std::string series(size_t index) { return "s" + std::to_string(index % std::size(kColors)); }
+std::string series(size_t index) { return "s" + std::to_string(index % kColors); }
 
 }  // namespace anymesh

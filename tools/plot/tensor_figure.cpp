@@ -1,16 +1,14 @@
-#include "tools/plot/tensor_figure.h"
-
 #include <algorithm>
 
 #include "framework/util/errors.h"
 #include "framework/util/format.h"
-#include "tools/plot/run_start.h"
-#include "tools/plot/svg.h"
+#include "tools/plot/figure.h"
+#include "tools/plot/recorded_run.h"
 
 namespace anymesh {
 namespace {
 
-constexpr double kGap = 32, kBetween = 8;  // between factors, and between G and U
+constexpr double kSignGap = 32, kGatedGap = 8;  // between factors, and between G and U
 constexpr double kMiddle = kTop + 130, kTokens = 70, kFfn = 170;  // heights; kFfn is a width too
 
 struct Mlp {
@@ -53,13 +51,13 @@ std::string product(const Mlp& mlp) {
     x += width;
   };
   const auto sign = [&](const char* text) {
-    svg += text_at(x + kGap / 2, kMiddle + 5, "title mid", text);
-    x += kGap;
+    svg += text_at(x + kSignGap / 2, kMiddle + 5, "title mid", text);
+    x += kSignGap;
   };
   draw(h, kTokens, "X", mlp.tokens, mlp.hidden, 0, true);
   sign("\u00d7");
   draw(kFfn, h, mlp.gated ? "G" : "A", mlp.hidden, mlp.inner, mlp.tp, true);
-  if (mlp.gated) x += kBetween;
+  if (mlp.gated) x += kGatedGap;
   if (mlp.gated) draw(kFfn, h, "U", mlp.hidden, mlp.inner, mlp.tp, true);
   sign("\u2192");
   draw(kFfn, kTokens, mlp.gated ? "silu(XG) \u2218 XU" : "gelu(XA)", mlp.tokens, mlp.inner, mlp.tp,
@@ -83,10 +81,10 @@ std::string holder(const Mlp& mlp, int rank, double y) {
 
 }  // namespace
 
-Figure tensor_figure(const std::string& path) {
-  const RunStart run = read_run_start(path);
-  const int tp = run.mesh.tp_size;
-  if (tp > 16) throw_error(path, ": expected up to 16 tensor parallel ranks, found ", tp);
+Figure tensor_figure(const RecordedRun& recorded) {
+  const RunSettings run = settings_of(recorded);
+  const int tp = recorded.mesh.tp_size;
+  if (tp > 16) throw_error("expected up to 16 tensor parallel ranks, found ", tp);
   const Mlp mlp{.tokens = run.config.batch.micro_batch_size * run.gpt.seq_length,
                 .hidden = run.gpt.hidden_size,
                 .inner = run.gpt.ffn_hidden_size,
@@ -112,7 +110,7 @@ Figure tensor_figure(const std::string& path) {
       svg,
       y,
       {},
-      std::max(kWidth, 3 * mlp.hidden_size() + (2 + mlp.gated) * kFfn + 4 * kGap + kBetween)};
+      std::max(kWidth, 3 * mlp.hidden_size() + (2 + mlp.gated) * kFfn + 4 * kSignGap + kGatedGap)};
 }
 
 }  // namespace anymesh

@@ -1,5 +1,3 @@
-#include "tools/plot/zero_figure.h"
-
 #include <algorithm>
 #include <array>
 
@@ -7,92 +5,66 @@
 #include "framework/util/format.h"
 #include "framework/zero/partition_layout.h"
 #include "framework/zero/stage.h"
-#include "tools/plot/run_start.h"
-#include "tools/plot/svg.h"
+#include "tools/plot/figure.h"
+#include "tools/plot/recorded_run.h"
 
 namespace anymesh {
 namespace {
 
-constexpr double kColumn = 142, kThick = 5, kRank = 29, kCaption = 26;
+constexpr double kColumn = 142, kStateBar = 5, kRankRow = 29, kCaption = 26;
 
-enum class Moment { kForward, kBackward, kReduce, kStep, kGather };
-struct Column {
-  Moment moment;
+enum State : unsigned { kParameters = 1, kGradients = 2, kOptimizer = 4, kAll = 7 };
+constexpr std::array kStates{kParameters, kGradients, kOptimizer};
+
+// A moment of a step, and for each ZeRO stage what a rank uses then and the communication.
+struct Moment {
   const char *name, *often;
+  std::array<unsigned, 4> uses;  // states
+  std::array<const char*, 4> communication;
 };
-constexpr std::array<Column, 5> kColumns{{{Moment::kForward, "forward", "each micro-batch"},
-                                          {Moment::kBackward, "backward", "each micro-batch"},
-                                          {Moment::kReduce, "reduce", "once a step"},
-                                          {Moment::kStep, "step", "once a step"},
-                                          {Moment::kGather, "gather", "once a step"}}};
-
-enum class State { kParameters, kGradients, kOptimizer };
-constexpr std::array kStates{State::kParameters, State::kGradients, State::kOptimizer};
+constexpr unsigned kBoth = kParameters | kGradients;
+constexpr std::array<Moment, 5> kStepMoments{{
+    {"forward",
+     "each micro-batch",
+     {kParameters, kParameters, kParameters, kParameters},
+     {"", "", "", "all-gather"}},
+    {"backward",
+     "each micro-batch",
+     {kBoth, kBoth, kBoth, kBoth},
+     {"", "", "reduce-scatter", "all-gather, reduce-scatter"}},
+    {"reduce",
+     "once a step",
+     {kGradients, kGradients, 0, 0},
+     {"all-reduce", "reduce-scatter", "", ""}},
+    {"step", "once a step", {kAll, kAll, kAll, kAll}, {"", "", "", ""}},
+    {"gather",
+     "once a step",
+     {0, kParameters, kParameters, 0},
+     {"", "all-gather", "all-gather", ""}},
+}};
 
 bool partitions(ZeroStage stage, State state) {
-  if (state == State::kParameters) return stage.partitions_parameters();
-  return state == State::kGradients ? stage.partitions_gradients() : stage.partitions_optimizer();
+  if (state == kParameters) return stage.partitions_parameters();
+  return state == kGradients ? stage.partitions_gradients() : stage.partitions_optimizer();
 }
 
-// Whether ZeRO's weights of a unit are put together while it runs.
-bool gathers_units(ZeroStage stage, Moment moment) {
-  return stage.partitions_parameters() &&
-         (moment == Moment::kForward || moment == Moment::kBackward);
-}
-
-// Whether all ranks get the weights that others have updated.
-bool gathers_updates(ZeroStage stage) {
-  return stage.partitions_optimizer() && !stage.partitions_parameters();
-}
-
-bool uses(ZeroStage stage, Moment moment, State state) {
-  switch (moment) {
-    case Moment::kForward:
-      return state == State::kParameters;
-    case Moment::kBackward:
-      return state != State::kOptimizer;
-    case Moment::kReduce:
-      return state == State::kGradients && !stage.partitions_gradients();
-    case Moment::kStep:
-      return true;
-    case Moment::kGather:
-      return state == State::kParameters && gathers_updates(stage);
-  }
-  return false;
-}
-
-std::string communication(ZeroStage stage, Moment moment) {
-  switch (moment) {
-    case Moment::kForward:
-      return stage.partitions_parameters() ? "all-gather" : "";
-    case Moment::kBackward:
-      return (stage.partitions_parameters() ? std::string("all-gather, ") : "") +
-             (stage.partitions_gradients() ? "reduce-scatter" : "");
-    case Moment::kReduce:
-      if (stage.partitions_gradients()) return "";
-      return stage.partitions_optimizer() ? "reduce-scatter" : "all-reduce";
-    case Moment::kStep:
-      return "";
-    case Moment::kGather:
-      return gathers_updates(stage) ? "all-gather" : "";
-  }
-  return "";
-}
-
-// Draws a rank's parts of a state: strong where they are used at this moment, else pale.
-std::string bar(ZeroStage stage, Moment moment, State state, ElementRange mine, int64_t all,
+// Draws a rank's parts of a state: strong where they are used at this moment, else pale. A thin line
+// stands for parameters that are gathered a unit at a time.
+std::string bar(ZeroStage stage, const Moment& moment, size_t kind, ElementRange mine, int64_t all,
                 double x, double y) {
+  const State state = kStates[kind];
   const double width = kColumn - 16, one = width / static_cast<double>(all);
   const double from = x + one * static_cast<double>(mine.begin),
                part = std::max(1.0, one * static_cast<double>(mine.count));
-  const std::string color = series(static_cast<size_t>(state)), pale = color + " pale";
-  const bool cut = partitions(stage, state), used = uses(stage, moment, state),
-             only_mine = moment == Moment::kStep && stage.partitions_optimizer();
-  std::string svg = rectangle(x, y, width, kThick, "empty");
-  if (!cut) svg += rectangle(x, y, width, kThick, used && !only_mine ? color : pale);
-  if (cut || (used && only_mine)) svg += rectangle(from, y, part, kThick, used ? color : pale);
-  if (state == State::kParameters && gathers_units(stage, moment))
-    svg += rectangle(x, y + kThick / 2 - 0.75, width, 1.5, color);
+  const std::string color = series(kind), pale = color + " pale";
+  const unsigned uses = moment.uses[stage.number()];
+  const bool cut = partitions(stage, state), used = uses & state,
+             only_mine = uses == kAll && stage.partitions_optimizer(),
+             gathers_units = cut && state == kParameters && used && uses != kAll;
+  std::string svg = rectangle(x, y, width, kStateBar, "empty");
+  if (!cut) svg += rectangle(x, y, width, kStateBar, used && !only_mine ? color : pale);
+  if (cut || (used && only_mine)) svg += rectangle(from, y, part, kStateBar, used ? color : pale);
+  if (gathers_units) svg += rectangle(x, y + kStateBar / 2 - 0.75, width, 1.5, color);
   return svg;
 }
 
@@ -100,42 +72,40 @@ std::string bar(ZeroStage stage, Moment moment, State state, ElementRange mine, 
 std::string panel(ZeroStage stage, int ranks, int64_t parameters, double top) {
   const PartitionLayout layout({parameters}, ranks, stage.partitions_parameters());
   std::string svg = text_at(kLeft - 12, top, "head end", "ZeRO " + std::to_string(stage.number()));
-  for (size_t c = 0; c < kColumns.size(); ++c) {
-    const double x = kLeft + kColumn * static_cast<double>(c);
-    const Moment moment = kColumns[c].moment;
-    if (ranks > 1) svg += text_at(x, top, "tick", communication(stage, moment));
-    for (int rank = 0; rank < ranks; ++rank) {
-      double y = top + 8 + kRank * rank;
-      ElementRange mine;
-      for (const Fragment& f : layout.fragments(rank)) mine = {f.param_start, f.numel};
-      for (const State state : kStates) {
-        svg += bar(stage, moment, state, mine, parameters, x, y);
-        y += kThick + 2;
-      }
+  for (int rank = 0; rank < ranks; ++rank) {
+    const double row = top + 8 + kRankRow * rank;
+    svg += text_at(kLeft - 12, row + 14, "tick end", "dp " + std::to_string(rank));
+    ElementRange mine;
+    for (const Fragment& f : layout.fragments(rank)) mine = {f.param_start, f.numel};
+    double x = kLeft;
+    for (const Moment& moment : kStepMoments) {
+      if (rank == 0 && ranks > 1)
+        svg += text_at(x, top, "tick", moment.communication[stage.number()]);
+      for (size_t kind = 0; kind < kStates.size(); ++kind)
+        svg += bar(stage, moment, kind, mine, parameters, x,
+                   row + (kStateBar + 2) * static_cast<double>(kind));
+      x += kColumn;
     }
   }
-  for (int rank = 0; rank < ranks; ++rank)
-    svg += text_at(kLeft - 12, top + 22 + kRank * rank, "tick end", "dp " + std::to_string(rank));
   return svg;
 }
 
 }  // namespace
 
-Figure zero_figure(const std::string& path) {
-  const RunStart run = read_run_start(path);
-  const int ranks = run.mesh.dp_size;
-  if (ranks > 8) throw_error(path, ": expected up to 8 data parallel ranks, found ", ranks);
+Figure zero_figure(const RecordedRun& recorded) {
+  const int ranks = recorded.mesh.dp_size;
+  if (ranks > 8) throw_error("expected up to 8 data parallel ranks, found ", ranks);
   std::string svg;
-  for (size_t c = 0; c < kColumns.size(); ++c) {
-    const double x = kLeft + kColumn * static_cast<double>(c);
-    svg += text_at(x, kTop + 2, "head", kColumns[c].name) +
-           text_at(x, kTop + 17, "tick", kColumns[c].often);
+  double x = kLeft;
+  for (const Moment& moment : kStepMoments) {
+    svg += text_at(x, kTop + 2, "head", moment.name) + text_at(x, kTop + 17, "tick", moment.often);
+    x += kColumn;
   }
   double y = kTop + 46;
   for (int stage = 0; stage <= 3; ++stage) {
     svg += line_at(kLeft - 72, y - 18, kLeft + 5 * kColumn - 16, y - 18, "grid") +
-           panel(stage, ranks, run.parameters, y);
-    y += kCaption + 12 + kRank * ranks;
+           panel(stage, ranks, std::max<int64_t>(recorded.parameters, 1), y);
+    y += kCaption + 12 + kRankRow * ranks;
   }
   svg += text_at(kLeft, y - 4, "tick",
                  "strong: used at this moment; pale: only held; thin line: all of it, gathered a "

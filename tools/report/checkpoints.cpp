@@ -1,9 +1,9 @@
 #include "framework/format/layout.h"
 #include "framework/format/whole.h"
 #include "framework/util/errors.h"
+#include "framework/util/format.h"
 #include "framework/util/plain_words.h"
 #include "tools/ckpt/ckpt.h"
-#include "tools/report/html.h"
 #include "tools/report/sections.h"
 
 namespace anymesh {
@@ -14,25 +14,7 @@ namespace fs = std::filesystem;
 constexpr size_t kMostFiles = 60;
 constexpr int kThreads = 4;
 
-struct Layout {
-  std::string description, step, samples;
-};
-
-// Returns what a value says, or a dash.
-std::string text_of(const Value& value) { return value ? escaped(value.found()) : "&ndash;"; }
-
-Layout layout_of(const fs::path& path) {
-  const CheckpointReader whole = open_checkpoint(path, kThreads);
-  const Value& metadata = whole.metadata;
-  Layout layout{.description = escaped(whole.description) +
-                               element("small", std::to_string(whole.names().size()) + " tensors"),
-                .step = "&ndash;",
-                .samples = "&ndash;"};
-  if (!metadata) return layout;
-  layout.step = text_of(step_of(metadata));
-  layout.samples = text_of(samples_of(metadata));
-  return layout;
-}
+std::string text_of(const Value& value) { return value ? escaped(value.found()) : ""; }
 
 // Returns whether `latest` or `latest_universal` beside the checkpoint names it.
 bool is_latest(const fs::path& path) {
@@ -59,9 +41,9 @@ std::string file_list(const fs::path& path, const std::vector<fs::path>& files) 
 
 }  // namespace
 
-std::string checkpoints_section(const RunFolder& folder) {
+ReportSection checkpoints_section(const RunFolder& folder) {
   if (folder.checkpoints.empty())
-    return section("Checkpoints", "", absent("None: train with <code>--save FOLDER</code>."));
+    return absent_section("Checkpoints", "None: train with <code>--save FOLDER</code>.");
   HtmlTable table({"checkpoint", "layout", "step", "samples", "files", "size"});
   std::string lists;
   for (const auto& [name, path] : folder.checkpoints) {
@@ -70,20 +52,24 @@ std::string checkpoints_section(const RunFolder& folder) {
       const std::vector<fs::path> files = files_under(path);
       double bytes = 0;
       for (const fs::path& file : files) bytes += static_cast<double>(fs::file_size(file));
-      const Layout layout = layout_of(path);
-      table.add({label, layout.description, layout.step, layout.samples,
-                 std::to_string(files.size()), bytes_text(bytes)});
+      const CheckpointReader whole = open_checkpoint(path, kThreads);
+      const Value& metadata = whole.metadata;
+      const std::string tensors = std::to_string(whole.names().size()) + " tensors";
+      table.add({label, escaped(whole.description) + element("small", tensors),
+                 metadata ? text_of(step_of(metadata)) : "",
+                 metadata ? text_of(samples_of(metadata)) : "", std::to_string(files.size()),
+                 size_text(bytes)});
       lists += fold("Files of " + escaped(name), file_list(path, files));
     } catch (const std::exception& error) {
       const std::string message = "<span class=\"warn\">cannot be read</span>" +
                                   element("small", escaped(printable_message(error)));
-      table.add({label, message, "&ndash;", "&ndash;", "&ndash;", "&ndash;"});
+      table.add({label, message, "", "", "", ""});
     }
   }
-  return section("Checkpoints",
-                 "An ordinary checkpoint has a file for each rank. A universal one has files for "
-                 "each parameter, and resumes on any mesh.",
-                 table.html() + lists);
+  return {"Checkpoints",
+          "An ordinary checkpoint has a file for each rank. A universal one has files for each "
+          "parameter, and resumes on any mesh.",
+          table.html() + lists};
 }
 
 }  // namespace anymesh

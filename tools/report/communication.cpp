@@ -1,13 +1,9 @@
 #include <algorithm>
+#include <map>
 #include <set>
 
-#include "framework/config/command_line.h"
-#include "framework/config/parse.h"
 #include "framework/util/errors.h"
-#include "framework/util/format.h"
-#include "framework/util/shell_word.h"
 #include "models/gpt/gpt_comm_form.h"
-#include "tools/report/html.h"
 #include "tools/report/sections.h"
 
 namespace anymesh {
@@ -34,54 +30,37 @@ void check_size(const GptConfig& gpt, const Config& config, const Topology& mesh
     throw_error("the run is too large for it");
 }
 
-RunForm form_of(const TrainingLog& log) {
+RunForm form_of(const RecordedRun& run) {
   RunForm form;
   try {
-    const Topology& mesh = log.mesh;
-    if (double(mesh.tp_size) * mesh.pp_size * mesh.dp_size > 1e6 || mesh.tp_size < 1 ||
-        mesh.pp_size < 1 || mesh.dp_size < 1)
-      throw_error("the log has no mesh of up to a million ranks");
-    Config config;
-    GptConfig gpt;
-    FlagTable flags("pretrain_gpt", "");
-    add_flags(flags, config);
-    add_flags(flags, gpt);
-    for (const auto& [name, value] : log.flags)
-      read_command_line(flags, shell_words(name + " " + value));
-    gpt.vocab_size = log.vocabulary;
-    validate(config, gpt, mesh.world_size());
+    const auto [config, gpt, plan] = settings_of(run);
     if (!config.engine.freeze.empty()) throw_error("some parameters are frozen");
     if (!config.batch.rampup_batch_size.empty()) throw_error("its batches grow");
-    if (!config.run.deepspeed_config.empty() && config.batch.global_batch_size == 0)
-      throw_error("the log does not say how many micro-batches a step has");
-    check_size(gpt, config, mesh);
-    const StepShape step{.mesh = config.parallel.topology(mesh.dp_size),
+    check_size(gpt, config, run.mesh);
+    const StepShape step{.mesh = config.parallel.topology(run.mesh.dp_size),
                          .zero_stage = config.engine.zero.stage,
-                         .micro_batches = plan_batches(config, mesh.world_size()).num_microbatches,
+                         .micro_batches = plan.num_microbatches,
                          .micro_batch_size = config.batch.micro_batch_size,
                          .element_bytes = config.precision.bf16 || config.precision.fp16 ? 2 : 4,
                          .sequence_parallel = config.parallel.sequence_parallel,
                          .activation_checkpointing = config.engine.activation_checkpointing};
-    for (int pp = 0; pp < mesh.pp_size; ++pp) form.stages.push_back(comm_form(gpt, step, pp));
-    form.dp = mesh.dp_size;
-    form.parts_differ = step.sequence_parallel && step.zero_stage > 0 && mesh.dp_size > 1;
+    for (int pp = 0; pp < run.mesh.pp_size; ++pp) form.stages.push_back(comm_form(gpt, step, pp));
+    form.dp = run.mesh.dp_size;
+    form.parts_differ = step.sequence_parallel && step.zero_stage > 0 && run.mesh.dp_size > 1;
   } catch (const std::exception& error) {
     form.refusal = error.what();
   }
   return form;
 }
 
-CommSum of_rank(const RunForm& form, size_t stage, const Key& key) {
-  const auto found = form.stages[stage].find(key);
-  if (found == form.stages[stage].end()) return {};
-  return {found->second.calls / form.dp, found->second.bytes / form.dp};
-}
-
-CommSum of_busiest(const RunForm& form, const Key& key) {
+// Returns the closed form's sum of rank 0 or of the busiest rank.
+CommSum sum_of(const RunForm& form, const Key& key, bool busiest) {
   CommSum most;
-  for (size_t stage = 0; stage < form.stages.size(); ++stage) {
-    const CommSum sum = of_rank(form, stage, key);
-    most = {std::max(most.calls, sum.calls), std::max(most.bytes, sum.bytes)};
+  for (const CommForm& stage : form.stages) {
+    const auto found = stage.find(key);
+    const CommSum sum = found == stage.end() ? CommSum() : found->second;
+    most = {std::max(most.calls, sum.calls / form.dp), std::max(most.bytes, sum.bytes / form.dp)};
+    if (!busiest) break;
   }
   return most;
 }
@@ -104,68 +83,55 @@ std::string cell(const CommSum& counted, const CommSum* form, bool average) {
                         "class=\"warn\"");
 }
 
-struct CountedRun {
-  const TrainingLog* log = nullptr;
-  RunForm form;
-};
-
 // Returns the cell of a run for rank 0 or the busiest rank.
-std::string cell_of(const CountedRun& run, const Key& key, bool busiest) {
+std::string cell_of(const RecordedRun& run, const RunForm& form, const Key& key, bool busiest) {
   CommSum counted, expected;
-  for (const TrainingLog::Traffic& row : run.log->traffic)
+  for (const RecordedRun::Traffic& row : *run.traffic)
     if (Key{row.group, row.verb} == key)
       counted = busiest ? CommSum{row.most_calls, row.most_bytes} : CommSum{row.calls, row.bytes};
-  const bool has_form = run.form.refusal.empty();
-  if (has_form) expected = busiest ? of_busiest(run.form, key) : of_rank(run.form, 0, key);
-  if (counted.calls == 0 && expected.calls == 0) return "&ndash;";
+  const bool has_form = form.refusal.empty();
+  if (has_form) expected = sum_of(form, key, busiest);
+  if (counted.calls == 0 && expected.calls == 0) return "";
   return cell(counted, has_form ? &expected : nullptr,
-              run.form.parts_differ && key == Key{"tp", "all_reduce"});
-}
-
-// Adds a row for rank 0 and one for the busiest rank; one for both if they are the same.
-void add_rows(HtmlTable& table, const std::vector<CountedRun>& runs, const Key& key) {
-  std::vector<std::string> first, busiest;
-  for (const CountedRun& run : runs) {
-    first.push_back(cell_of(run, key, false));
-    busiest.push_back(cell_of(run, key, true));
-  }
-  const auto add = [&](const char* rank, std::vector<std::string> cells) {
-    const std::string name = escaped(key.first + " " + key.second);
-    cells.insert(cells.begin(), name + element("small", rank));
-    table.add(cells);
-  };
-  if (first == busiest) return add("rank 0, busiest rank", first);
-  add("rank 0", first);
-  add("busiest rank", busiest);
+              form.parts_differ && key == Key{"tp", "all_reduce"});
 }
 
 }  // namespace
 
-std::string communication_section(const RunFolder& folder) {
-  const auto places =
-      runs_with(folder, [](auto& run) { return run.log && run.log->reports_traffic; });
-  if (places.empty())
-    return section("Communication", "",
-                   absent("No log has it: train with <code>--report-comm</code>."));
+ReportSection communication_section(const RunFolder& folder) {
+  const auto runs =
+      runs_with(folder, [](const Run& run) { return run.record && run.record->traffic; });
+  if (runs.empty())
+    return absent_section("Communication",
+                          "No record has it: train with <code>--report-comm</code>.");
   std::set<Key> keys;
-  std::vector<CountedRun> runs;
+  std::map<const Run*, RunForm> forms;
   std::string remarks;
-  for (const size_t place : places) {
-    const TrainingLog& log = *folder.runs[place].log;
-    const RunForm& form = runs.emplace_back(CountedRun{&log, form_of(log)}).form;
-    for (const TrainingLog::Traffic& row : log.traffic) keys.emplace(row.group, row.verb);
+  for (const Run* run : runs) {
+    const RunForm& form = forms[run] = form_of(*run->record);
+    for (const RecordedRun::Traffic& row : *run->record->traffic) keys.emplace(row.group, row.verb);
     for (const CommForm& stage : form.stages)
       for (const auto& [key, sum] : stage) keys.insert(key);
     if (!form.refusal.empty())
-      remarks += absent("No closed form for " + escaped(folder.runs[place].name) + ": " +
-                        escaped(form.refusal) + ".");
+      remarks +=
+          absent("No closed form for " + escaped(run->name) + ": " + escaped(form.refusal) + ".");
   }
-  HtmlTable table(run_columns("group, collective", folder, places));
-  for (const Key& key : keys) add_rows(table, runs, key);
-  return section("Communication",
-                 "Calls and bytes of payload in the last step, beside the closed form that the "
-                 "flags give.",
-                 (keys.empty() ? absent("A step communicates nothing.") : table.html()) + remarks);
+  HtmlTable table(row_of("group, collective", runs, run_heading));
+  for (const Key& key : keys) {
+    const auto row = [&](const std::string& rank, bool busiest) {
+      return row_of(
+          escaped(key.first + " " + key.second) + element("small", rank), runs,
+          [&](const Run& run) { return cell_of(*run.record, forms[&run], key, busiest); });
+    };
+    const auto first = row("rank 0", false), busiest = row("busiest rank", true);
+    const bool same = std::equal(first.begin() + 1, first.end(), busiest.begin() + 1);
+    table.add(same ? row("rank 0, busiest rank", false) : first);
+    if (!same) table.add(busiest);
+  }
+  return {
+      "Communication",
+      "Calls and bytes of payload in the last step, beside the closed form that the flags give.",
+      (keys.empty() ? absent("A step communicates nothing.") : table.html()) + remarks};
 }
 
 }  // namespace anymesh

@@ -2,9 +2,8 @@
 #include <map>
 
 #include "framework/util/format.h"
+#include "tools/plot/figure.h"
 #include "tools/plot/loss_plot.h"
-#include "tools/plot/mesh_figure.h"
-#include "tools/report/html.h"
 #include "tools/report/sections.h"
 
 namespace anymesh {
@@ -15,10 +14,10 @@ std::string figure(const std::string& svg) {
   return element("figure", svg, "tabindex=\"0\"") + "\n";
 }
 
-// Draws the mesh of a log, or says why it cannot be drawn.
-std::string mesh_or_reason(const std::filesystem::path& log, const std::string& title) {
+// Draws the mesh of a run, or says why it cannot be drawn.
+std::string mesh_or_reason(const RecordedRun& run, const std::string& title) {
   try {
-    return figure(figure_svg(mesh_figure(log.string()), title));
+    return figure(figure_svg(mesh_figure(run), title));
   } catch (const std::exception& error) {
     return absent(escaped(error.what()));
   }
@@ -34,9 +33,9 @@ std::vector<Mark> marks_of(const RunFolder& folder, const std::vector<LossCurve>
   }
   std::map<int64_t, std::pair<size_t, size_t>> steps;  // to the runs that saved, and resumed
   for (const Run& run : folder.runs) {
-    if (!run.log || !run.curve) continue;
-    for (const TrainingLog::Save& save : run.log->saves) ++steps[save.iteration].first;
-    for (const TrainingLog::Save& load : run.log->loads) ++steps[load.iteration].second;
+    if (!run.record || !run.curve) continue;
+    for (const RecordedRun::Save& save : run.record->saves) ++steps[save.iteration].first;
+    for (const int64_t step : run.record->resumes) ++steps[step].second;
   }
   std::vector<Mark> marks, resumes;
   for (const auto& [step, runs] : steps) {
@@ -53,62 +52,44 @@ std::vector<Mark> marks_of(const RunFolder& folder, const std::vector<LossCurve>
 
 }  // namespace
 
-std::string loss_section(const RunFolder& folder) {
+std::string mesh_text(const RecordedRun& run) {
+  const Topology& mesh = run.mesh;
+  const std::string zero = run.flag("--zero-stage");
+  return string_printf("tp %d, pp %d, dp %d", mesh.tp_size, mesh.pp_size, mesh.dp_size) +
+         (mesh.ep_size > 1 ? ", ep " + std::to_string(mesh.ep_size) : "") + ", ZeRO " +
+         (zero.empty() ? "0" : zero);
+}
+
+ReportSection loss_section(const RunFolder& folder) {
   std::vector<LossCurve> curves;
   for (const Run& run : folder.runs)
     if (run.curve) curves.push_back(*run.curve);
   if (curves.empty())
-    return section("Loss", "", absent("No curve: train with <code>--loss-csv FILE</code>."));
-  return section("Loss",
-                 curves.size() > 1 ? "Curves lie over each other. A band of alternating colours "
-                                     "means that they are the same."
-                                   : "",
-                 figure(loss_plot_svg("Training loss", curves, marks_of(folder, curves))));
+    return absent_section("Loss", "No curve: train with <code>--loss-csv FILE</code>.");
+  return {"Loss",
+          curves.size() == 1 ? ""
+                             : "Curves lie over each other. A band of alternating colours means "
+                               "that they are the same.",
+          figure(loss_plot_svg("Training loss", curves, marks_of(folder, curves)))};
 }
 
-std::string mesh_section(const RunFolder& folder) {
-  std::vector<std::pair<std::string, std::string>> meshes;  // a title with the names of its runs
-  std::vector<std::string> figures;
+ReportSection mesh_section(const RunFolder& folder) {
+  std::vector<const RecordedRun*> drawn;
+  std::map<std::string, std::vector<std::string>> names;  // of the runs with a mesh
   for (const Run& run : folder.runs) {
-    if (!run.log) continue;
-    const Topology& mesh = run.log->mesh;
-    const std::string title = string_printf("tp %d, pp %d, dp %d, ZeRO %d", mesh.tp_size,
-                                            mesh.pp_size, mesh.dp_size, run.log->zero_stage);
-    const auto known = std::ranges::find(meshes, title, [](auto& each) { return each.first; });
-    if (known != meshes.end()) {
-      known->second += ", " + run.name;
-      continue;
-    }
-    meshes.emplace_back(title, run.name);
-    figures.push_back(mesh_or_reason(run.log->path, title));
+    if (!run.record) continue;
+    auto& same = names[mesh_text(*run.record)];
+    if (same.empty()) drawn.push_back(&*run.record);
+    same.push_back(run.name);
   }
-  if (meshes.empty())
-    return section("Mesh", "",
-                   absent("No log: keep what <code>pretrain_gpt</code> prints in a file."));
+  if (drawn.empty()) return absent_section("Mesh", kNoRecord);
   std::string folds;
-  for (size_t i = 0; i < meshes.size(); ++i)
-    folds += fold(meshes[i].first + element("small", escaped(meshes[i].second)), figures[i],
-                  /*open=*/i == 0);
-  return section("Mesh", "The part of each stage that a rank holds.", folds);
-}
-
-std::string timeline_section(const RunFolder& folder) {
-  const auto traced = runs_with(folder, [](const Run& run) { return run.trace.has_value(); });
-  if (traced.empty())
-    return section("Timeline of a step", "",
-                   absent("No trace: train with <code>--profile-step N --trace FILE</code>."));
-  std::string timelines;
-  for (const size_t run : traced) {
-    timelines += element("h3", escaped(folder.runs[run].name)) + "\n" +
-                 timeline_html(*folder.runs[run].trace);
-    if (folder.runs[run].log && !folder.runs[run].log->profile.empty())
-      timelines +=
-          fold("Phases and operators", element("pre", escaped(folder.runs[run].log->profile)));
+  for (const RecordedRun* run : drawn) {
+    const std::string mesh = mesh_text(*run);
+    folds += fold(escaped(mesh) + element("small", escaped(joined(names[mesh]))),
+                  mesh_or_reason(*run, mesh), /*open=*/run == drawn[0]);
   }
-  return section("Timeline of a step",
-                 "A row for each rank. Phases inside another one are lower. Point at a phase for "
-                 "its name and duration.",
-                 timelines);
+  return {"Mesh", "The part of each stage that a rank holds.", folds};
 }
 
 }  // namespace anymesh

@@ -1,7 +1,6 @@
 // HTML as text. Whatever comes from a file goes through escaped().
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,22 +18,16 @@ std::string escaped(std::string_view text);
 // element("td", "6.1", "class=\"low\"") is <td class="low">6.1</td>. The content is HTML.
 std::string element(const std::string& tag, const std::string& content,
                     const std::string& attributes = "");
-
-// A section with its heading and, if it is not empty, a line that says what the section shows.
-std::string section(const std::string& heading, const std::string& explanation,
-                    const std::string& content);
 // A fold that the reader opens.
 std::string fold(const std::string& summary, const std::string& content, bool open = false);
 // A line in place of what the folder has no source for.
 std::string absent(const std::string& html);
 
-// A table whose first column names the rows. All texts are HTML. It scrolls sideways by itself.
+// A table whose first column names the rows. All texts are HTML; an empty one is shown as a dash. It
+// scrolls sideways by itself.
 class HtmlTable {
  public:
-  explicit HtmlTable(const std::vector<std::string>& header) : columns_(header.size()) {
-    add_row(header, "th", "");
-  }
-  // REQUIRES: as many cells as the header has.
+  explicit HtmlTable(const std::vector<std::string>& header) { add_row(header, "th", ""); }
   void add(const std::vector<std::string>& cells, const std::string& style = "") {
     add_row(cells, "td", style);
   }
@@ -45,15 +38,14 @@ class HtmlTable {
   void add_row(const std::vector<std::string>& cells, const std::string& tag,
                const std::string& style);
 
-  size_t columns_, rows_ = 0;
+  size_t rows_ = 0;
   std::string body_;
 };
 
 // A square in the colour of a class of svg.h: a series, or "hair".
 std::string swatch(const std::string& style);
-std::string bytes_text(double bytes);  // "1.18 MB"
 
-// The whole page. `heading` is text, `lead` and `body` are HTML.
-std::string html_page(const std::string& heading, const std::string& lead, const std::string& body);
+// The whole page. `heading` is text, `body` is HTML.
+std::string html_page(const std::string& heading, const std::string& body);
 
 }  // namespace anymesh

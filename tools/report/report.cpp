@@ -10,8 +10,7 @@
 #include <cxxopts.hpp>
 
 #include "framework/format/folder.h"
-#include "tools/report/html.h"
-#include "tools/report/report_page.h"
+#include "tools/report/sections.h"
 #include "tools/run_tool.h"
 
 namespace anymesh {

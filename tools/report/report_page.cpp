@@ -1,24 +1,11 @@
-#include "tools/report/report_page.h"
-
 #include "framework/util/format.h"
-#include "tools/report/html.h"
 #include "tools/report/sections.h"
 
 namespace anymesh {
 namespace {
 
-// Returns links to the page's sections.
-std::string contents_of(const std::string& body) {
-  constexpr std::string_view kStart = "<section id=\"", kHeading = "<h2>";
-  std::string links;
-  for (size_t at = 0; (at = body.find(kStart, at)) != std::string::npos;) {
-    at += kStart.size();
-    const size_t heading = body.find(kHeading, at) + kHeading.size();
-    links += element("a", body.substr(heading, body.find('<', heading) - heading),
-                     "href=\"#" + body.substr(at, body.find('"', at) - at) + "\"") +
-             "\n";
-  }
-  return element("nav", links, "aria-label=\"Sections\"") + "\n";
+std::string counted(size_t count, const std::string& what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
 }
 
 }  // namespace
@@ -30,19 +17,25 @@ std::string report_page(const std::string& title, const std::vector<std::filesys
     paths.push_back(element("code", escaped(path.string())));
     names.push_back((path / "").lexically_normal().parent_path().filename().string());
   }
-  const size_t runs = folder.runs.size(), checkpoints = folder.checkpoints.size();
-  const std::string lead =
-      element("p",
-              std::to_string(runs) + (runs == 1 ? " run" : " runs") + " and " +
-                  std::to_string(checkpoints) +
-                  (checkpoints == 1 ? " checkpoint" : " checkpoints") + " in " + joined(paths),
-              "class=\"lead\"") +
-      "\n";
-  const std::string body = problems_section(folder) + runs_section(folder) + loss_section(folder) +
-                           mesh_section(folder) + timeline_section(folder) +
-                           memory_section(folder) + communication_section(folder) +
-                           checkpoints_section(folder) + flags_section(folder);
-  return html_page(title.empty() ? joined(names) : title, lead + contents_of(body), body);
+  const std::string lead = counted(folder.runs.size(), "run") + " and " +
+                           counted(folder.checkpoints.size(), "checkpoint") + " in " +
+                           joined(paths);
+  std::string links, body;
+  for (const auto& make :
+       {problems_section, runs_section, loss_section, mesh_section, timeline_section,
+        memory_section, communication_section, checkpoints_section, flags_section}) {
+    const auto& [heading, explanation, content] = make(folder);
+    if (heading.empty()) continue;
+    std::string id = heading;
+    std::ranges::replace(id, ' ', '-');
+    links += element("a", heading, "href=\"#" + id + "\"") + "\n";
+    body += "<section id=\"" + id + "\">\n" + element("h2", heading) + "\n" +
+            (explanation.empty() ? "" : element("p", explanation, "class=\"explain\"") + "\n") +
+            content + "</section>\n";
+  }
+  return html_page(title.empty() ? joined(names) : title,
+                   element("p", lead, "class=\"lead\"") + "\n" +
+                       element("nav", links, "aria-label=\"Sections\"") + "\n" + body);
 }
 
 }  // namespace anymesh

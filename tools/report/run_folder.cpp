@@ -7,6 +7,7 @@
 #include "framework/util/errors.h"
 #include "framework/util/input_file.h"
 #include "framework/util/plain_words.h"
+#include "tools/plot/svg.h"
 
 namespace anymesh {
 namespace {
@@ -89,43 +90,42 @@ class Finder {
     InputFile file(path);
     file.read(start.data(), kStart);
     start.resize(file.gcount());
-    const bool csv = is_loss_csv(start), log = is_training_log(start), trace = is_trace(start);
-    if (!csv && !log && !trace) return;
+    const bool csv = is_loss_csv(start), record = is_record(start), trace = is_trace(start);
+    if (!csv && !record && !trace) return;
     if (const uintmax_t size = fs::file_size(path); size > kLargestFile)
       throw_error(path.string(), ": has ", size, " bytes, a report reads at most ", kLargestFile);
     if (csv) curves_[path] = read_loss_csv("run=" + path.string());
-    if (log) logs_[path] = read_training_log(path);
+    if (record) records_[path] = read_record(path);
     if (trace) traces_[path] = read_trace(path);
   }
 
-  // Removes and returns the file that a log's flag names, or that has the log's own name.
+  // Removes and returns the file that a record's flag names, or that has the record's own name.
   template <class File>
-  std::optional<File> take(std::map<fs::path, File>& files, const TrainingLog& log,
+  std::optional<File> take(std::map<fs::path, File>& files, const RecordedRun& record,
                            std::string_view flag) {
-    const std::string named = fs::path(log.flag(flag)).filename().string();
+    const std::string named = fs::path(record.flag(flag)).filename().string();
     for (auto each = files.begin(); each != files.end(); ++each) {
       const fs::path& path = each->first;
-      if (path.parent_path() != log.path.parent_path()) continue;
-      if (named.empty() ? path.stem() != log.path.stem() : path.filename() != named) continue;
+      if (path.parent_path() != record.path.parent_path()) continue;
+      if (named.empty() ? path.stem() != record.path.stem() : path.filename() != named) continue;
       return std::move(files.extract(each).mapped());
     }
     return std::nullopt;
   }
 
   void join() {
-    for (auto& [path, log] : logs_) {
-      Run run{.name = name_of(fs::path(path).replace_extension())};
-      run.curve = take(curves_, log, "--loss-csv");
-      run.trace = take(traces_, log, "--trace");
-      run.log = std::move(log);
-      found_.runs.push_back(std::move(run));
+    const auto add = [&](const fs::path& path) -> Run& {
+      return found_.runs.emplace_back(Run{.name = name_of(fs::path(path).replace_extension())});
+    };
+    for (auto& [path, record] : records_) {
+      Run& run = add(path);
+      run.curve = take(curves_, record, "--loss-csv");
+      run.trace = take(traces_, record, "--trace");
+      if (!run.curve && !record.steps.empty()) run.curve = LossCurve{"", record.steps};
+      run.record = std::move(record);
     }
-    for (auto& [path, curve] : curves_)
-      found_.runs.push_back(
-          {.name = name_of(fs::path(path).replace_extension()), .curve = std::move(curve)});
-    for (auto& [path, trace] : traces_)
-      found_.runs.push_back(
-          {.name = name_of(fs::path(path).replace_extension()), .trace = std::move(trace)});
+    for (auto& [path, curve] : curves_) add(path).curve = std::move(curve);
+    for (auto& [path, trace] : traces_) add(path).trace = std::move(trace);
   }
 
   const fs::path folder_;
@@ -133,7 +133,7 @@ class Finder {
   RunFolder& found_;
   size_t entries_ = 0;
   std::map<fs::path, LossCurve> curves_;
-  std::map<fs::path, TrainingLog> logs_;
+  std::map<fs::path, RecordedRun> records_;
   std::map<fs::path, Trace> traces_;
 };
 
@@ -153,13 +153,16 @@ RunFolder read_run_folders(const std::vector<fs::path>& folders) {
   }
   if (found.runs.empty() && found.checkpoints.empty() && found.problems.empty())
     throw_error(folders[0].string(),
-                ": holds no run: no CSV of --loss-csv, no output of pretrain_gpt, no trace, no "
-                "checkpoint");
+                ": holds no run: no CSV or record of --loss-csv, no trace, no checkpoint; a log "
+                "alone is not read");
   if (found.runs.size() > kMostRuns)
     throw_error("found ", found.runs.size(), " runs, at most ", kMostRuns, " fit into a report");
   std::ranges::stable_sort(found.runs, {}, order_of);
-  for (Run& run : found.runs)
+  for (size_t i = 0; i < found.runs.size(); ++i) {
+    Run& run = found.runs[i];
+    run.color = i == 0 ? "hair" : series(i - 1);  // as loss_plot_svg() has them
     if (run.curve) run.curve->label = run.name;
+  }
   std::ranges::sort(found.checkpoints, {}, &FoundCheckpoint::path);
   return found;
 }

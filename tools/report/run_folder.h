@@ -1,12 +1,12 @@
 // The contents of a folder of runs. Files are recognised by their contents, whatever their names:
 //
 //   a loss curve    a CSV with the columns of --loss-csv
-//   a log           the output of pretrain_gpt, with its line "mesh: tensor ..."
+//   a record        the .jsonl beside that CSV
 //   a trace         JSON of --trace
 //   a checkpoint    a folder that open_checkpoint() takes
 //
-// A log belongs to the curve and the trace that its --loss-csv and --trace name, else to those with
-// its own name. The search goes four folders deep, follows no links and stays out of checkpoints.
+// A record belongs to the curve and the trace that its --loss-csv and --trace name, else to those
+// with its own name. The search goes four folders deep, follows no links and stays out of checkpoints.
 // Files over 256 MiB, and files that break the rules of their kind, go to `problems`.
 #pragma once
 
@@ -16,15 +16,16 @@
 #include <vector>
 
 #include "tools/plot/loss_csv.h"
-#include "tools/report/trace.h"
-#include "tools/report/training_log.h"
+#include "tools/plot/recorded_run.h"
+#include "tools/plot/trace.h"
 
 namespace anymesh {
 
 struct Run {
   std::string name;
-  std::optional<LossCurve> curve;
-  std::optional<TrainingLog> log;
+  std::string color = {};          // a class of svg.h, of its loss curve
+  std::optional<LossCurve> curve;  // of the CSV, else of the record
+  std::optional<RecordedRun> record;
   std::optional<Trace> trace;
 };
 
@@ -40,7 +41,7 @@ struct RunFolder {
 };
 
 // Reads folders into one. With several, names begin with their folder's. Throws UserError for a
-// path that is no folder, for folders with neither a curve nor a log, trace or checkpoint, and for
+// path that is no folder, for folders with neither a curve nor a record, trace or checkpoint, and for
 // more than 64 runs or 20000 entries.
 RunFolder read_run_folders(const std::vector<std::filesystem::path>& folders);
 
