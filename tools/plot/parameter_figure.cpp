@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cmath>
 
 #include "framework/format/whole.h"
 #include "framework/util/errors.h"
@@ -17,64 +16,51 @@ constexpr size_t kMostBoxes = 32;
 
 // A block of the tensor, seen as a matrix.
 struct Block {
-  double row, column, rows, columns;
+  int64_t row, column, rows, columns;
 };
 
-// A tensor as a matrix, and which of its rows or columns a shard has.
-class MatrixOfSlice {
- public:
-  MatrixOfSlice(const WholeParameter& parameter, int tp_rank) : slice_(parameter.slice(tp_rank)) {
+// Adds a block, or lengthens one of the last few that ends where it begins.
+void add_block(const Block& block, std::vector<Block>& blocks) {
+  constexpr size_t kNear = 16;  // more than a row has pieces
+  for (size_t back = 1; back <= std::min(kNear, blocks.size()); ++back) {
+    Block& above = blocks[blocks.size() - back];
+    if (above.column != block.column || above.columns != block.columns ||
+        above.row + above.rows != block.row)
+      continue;
+    above.rows += block.rows;
+    return;
+  }
+  blocks.push_back(block);
+}
+
+// A tensor as a matrix whose rows or columns tp cuts.
+struct Matrix {
+  explicit Matrix(const WholeParameter& parameter) {
     const Shape& shape = parameter.shape;
-    const bool cut = slice_.shard_shape() != shape;
-    const size_t dim = cut ? static_cast<size_t>(parameter.cut.dim) : 0;
-    by_rows_ = dim == 0 && shape.size() > 1;
-    const std::span<const int64_t> sizes(shape);
-    rows = by_rows_ ? shape[0] : numel(sizes.first(dim));
+    const auto dim = static_cast<size_t>(parameter.cut.replicated ? 0 : parameter.cut.dim);
+    const bool by_rows = dim == 0 && shape.size() > 1;
+    rows = by_rows ? shape[0] : numel(std::span<const int64_t>(shape).first(dim));
     columns = rows == 0 ? 0 : numel(shape) / rows;
-    inner_ = cut && !by_rows_ ? numel(sizes.subspan(dim + 1)) : 1;
-    const int64_t all = by_rows_ ? rows : columns;
-    pieces_ = cut ? slice_.pieces() : std::vector<CutPiece>{{0, 0, all}};
-    width_ = by_rows_ ? columns : cut ? slice_.shard_shape()[dim] * inner_ : columns;
   }
 
-  // Returns the blocks of the shard's elements [begin, end), which it has row by row: the rest of a
-  // row, whole rows, the beginning of a row.
-  std::vector<Block> blocks(int64_t begin, int64_t end) const {
+  // Returns the blocks of elements of a shard. A run of elements is the rest of a row, whole rows and
+  // the beginning of a row.
+  std::vector<Block> blocks(const ShardLayout& slice, int64_t begin, int64_t count) const {
     std::vector<Block> blocks;
-    while (begin < end) {
-      const int64_t column = begin % width_, whole = (end - begin) / width_;
-      const bool partial = column > 0 || whole == 0;
-      const int64_t count = partial ? std::min(end - begin, width_ - column) : whole * width_;
-      place(begin / width_, partial ? 1 : whole, column, partial ? count : width_, blocks);
-      begin += count;
-    }
+    slice.for_each_run(begin, count, [&](int64_t at, int64_t, int64_t left) {
+      while (left > 0) {
+        const int64_t column = at % columns, whole = column == 0 ? left / columns : 0,
+                      width = whole > 0 ? columns : std::min(left, columns - column);
+        const Block block{at / columns, column, std::max<int64_t>(whole, 1), width};
+        add_block(block, blocks);
+        at += block.rows * width;
+        left -= block.rows * width;
+      }
+    });
     return blocks;
   }
 
-  int64_t rows = 0, columns = 0;  // of the whole
-
- private:
-  // Adds the blocks in the whole of a block of the shard.
-  void place(int64_t row, int64_t count, int64_t column, int64_t width,
-             std::vector<Block>& blocks) const {
-    for (const auto& [full, own, size, scale, is_copy] : pieces_) {
-      const int64_t at = by_rows_ ? row : column, length = by_rows_ ? count : width,
-                    first = std::max(at, own * inner_),
-                    last = std::min(at + length, (own + size) * inner_);
-      if (first >= last) continue;
-      const auto moved = static_cast<double>(first + (full - own) * inner_),
-                 extent = static_cast<double>(last - first);
-      if (by_rows_)
-        blocks.push_back({moved, static_cast<double>(column), extent, static_cast<double>(width)});
-      else
-        blocks.push_back({static_cast<double>(row), moved, static_cast<double>(count), extent});
-    }
-  }
-
-  ShardLayout slice_;
-  bool by_rows_;
-  int64_t inner_, width_;
-  std::vector<CutPiece> pieces_;
+  int64_t rows, columns;
 };
 
 // A fragment, and the file that holds some of its states.
@@ -89,14 +75,16 @@ struct Box {
 class Drawing {
  public:
   Drawing(const CheckpointReader& checkpoint, const std::string& name)
-      : checkpoint_(checkpoint), name_(name), parameter_(parameter_named(checkpoint, name)) {
+      : checkpoint_(checkpoint),
+        name_(name),
+        parameter_(parameter_named(checkpoint, name)),
+        matrix_(parameter_) {
     if (numel(parameter_.shape) == 0) throw_error(name, ": has no elements to draw");
-    const MatrixOfSlice whole(parameter_, 0);
-    const double ratio = static_cast<double>(whole.rows) / static_cast<double>(whole.columns);
+    const double ratio = static_cast<double>(matrix_.rows) / static_cast<double>(matrix_.columns);
     width_ = std::clamp(kLargest / std::max(ratio, 1.0), kSmallest, kLargest);
     height_ = std::clamp(kLargest * std::min(ratio, 1.0), kSmallest, kLargest);
-    scale_x_ = width_ / static_cast<double>(whole.columns);
-    scale_y_ = height_ / static_cast<double>(whole.rows);
+    scale_x_ = width_ / static_cast<double>(matrix_.columns);
+    scale_y_ = height_ / static_cast<double>(matrix_.rows);
   }
 
   Figure draw() {
@@ -117,6 +105,8 @@ class Drawing {
   }
 
  private:
+  double x_of(int64_t column) const { return kLeft + scale_x_ * static_cast<double>(column); }
+  double y_of(int64_t row) const { return kTop + 14 + scale_y_ * static_cast<double>(row); }
   double text_left() const { return kLeft + width_ + kBetween; }
 
   std::string subtitle() const {
@@ -128,31 +118,30 @@ class Drawing {
 
   // The numbers of rows and columns, beside the rectangle.
   std::string sides() const {
-    return text_at(kLeft - 8, kTop + 18 + height_ / 2, "tick end", count_text(height_ / scale_y_)) +
-           text_at(kLeft + width_ / 2, kTop + 9, "tick mid", count_text(width_ / scale_x_));
+    return text_at(kLeft - 8, kTop + 18 + height_ / 2, "tick end", std::to_string(matrix_.rows)) +
+           text_at(kLeft + width_ / 2, kTop + 9, "tick mid", std::to_string(matrix_.columns));
   }
-  static std::string count_text(double count) { return std::to_string(std::llround(count)); }
 
   // Draws a shard's fragments, as the weight has them, and makes their boxes. A rank that has all of
   // the tensor, as the ranks before it, adds no colour.
   void draw_shard(const ParameterShard& shard) {
-    const MatrixOfSlice matrix(parameter_, shard.tp_rank);
+    const ShardLayout slice = parameter_.slice(shard.tp_rank);
     const bool is_copy = parameter_.cut.replicated && shard.tp_rank > 0;
     const auto& weight = shard.states.find(kFp32State)->second;
     for (size_t f = 0; f < weight.fragments.size(); ++f) {
       const ShardFragment& fragment = weight.fragments[f];
-      const auto blocks = matrix.blocks(fragment.begin, fragment.begin + fragment.numel);
+      const auto blocks = matrix_.blocks(slice, fragment.begin, fragment.numel);
       if (blocks.empty()) continue;  // padding alone
       const size_t color = is_copy ? f : fragments_++;
       const Block& largest = *std::ranges::max_element(
           blocks, {}, [](const Block& block) { return block.rows * block.columns; });
-      const double x = kLeft + (largest.column + largest.columns) * scale_x_,
-                   y = kTop + 14 + (largest.row + largest.rows * 0.7) * scale_y_;
-      for (const Block& block : blocks)
+      const double x = x_of(largest.column + largest.columns),
+                   y = y_of(largest.row) + 0.7 * (y_of(largest.rows) - y_of(0));
+      for (const auto& [row, column, rows, columns] : blocks)
         if (!is_copy)
-          body_ += rectangle(kLeft + block.column * scale_x_, kTop + 14 + block.row * scale_y_,
-                             std::max(1.0, block.columns * scale_x_ - 1),
-                             std::max(1.0, block.rows * scale_y_ - 1), series(color));
+          body_ += rectangle(x_of(column), y_of(row),
+                             std::max(1.0, x_of(column + columns) - x_of(column) - 1),
+                             std::max(1.0, y_of(row + rows) - y_of(row) - 1), series(color));
       if (!is_copy) label(shard, fragment, largest);
       add_boxes(shard, fragment, color, x - 6, y);
     }
@@ -161,11 +150,10 @@ class Drawing {
   // Names a fragment's rank on it, if there is room.
   void label(const ParameterShard& shard, const ShardFragment& fragment, const Block& block) {
     const bool ordinary = checkpoint_.kind == CheckpointReader::Kind::kOrdinary;
-    if (!ordinary || block.columns * scale_x_ < 62 || block.rows * scale_y_ < 24) return;
+    if (!ordinary || x_of(block.columns) - x_of(0) < 62 || y_of(block.rows) - y_of(0) < 24) return;
     const std::string text =
         "tp " + std::to_string(shard.tp_rank) + ", dp " + std::to_string(fragment.dp_rank);
-    body_ +=
-        text_at(kLeft + block.column * scale_x_ + 6, kTop + 28 + block.row * scale_y_, "on", text);
+    body_ += text_at(x_of(block.column) + 6, y_of(block.row) + 14, "on", text);
   }
 
   // Adds a box for each file with states of a fragment.
@@ -246,6 +234,7 @@ class Drawing {
   const CheckpointReader& checkpoint_;
   std::string name_;
   WholeParameter parameter_;
+  Matrix matrix_;
   double width_, height_, scale_x_, scale_y_;  // of the rectangle; pixels for an element
   std::vector<Box> boxes_;
   size_t fragments_ = 0;
