@@ -2,7 +2,7 @@
 #include "framework/format/layout.h"
 #include "framework/util/errors.h"
 #include "tools/generate/generate.h"
-#include "tools/generate/writer.h"
+#include "tools/generate/setup.h"
 
 namespace anymesh {
 namespace {

@@ -12,7 +12,7 @@
 #include "framework/config/flags.h"
 #include "framework/data/tokenizers/tokenizer.h"
 #include "framework/format/whole.h"
-#include "framework/pipeline/stage.h"
+#include "framework/pipeline/text_model.h"
 #include "framework/util/plain_words.h"
 #include "tools/generate/sampler.h"
 #include "tools/hf/args.h"
@@ -68,6 +68,12 @@ void print_notes(const std::string& program, const TextSetup& setup);
 // Fills the model in fp32 from the checkpoint's masters. Throws for parameters that are missing,
 // left over or of another shape.
 void load_weights(StageModule& model, const ProcessGrid& grid, const CheckpointReader& checkpoint);
+
+// Writes a text behind each of setup.prompts to stdout, the first as it comes, and the times to
+// stderr. All texts are read up to the same position. There, a text whose prompt goes on takes its
+// next token, and the others draw theirs. So nothing is padded, and each text is the same as if it
+// were written alone.
+void write_texts(TextModel& model, const TextSetup& setup, const GenerateFlags& flags);
 
 // Runs work(parse(args), grid) on one rank, and returns the program's exit status.
 template <class Parse, class Work>

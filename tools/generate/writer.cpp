@@ -1,5 +1,3 @@
-#include "tools/generate/writer.h"
-
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -9,6 +7,7 @@
 
 #include "framework/data/utf8_stream.h"
 #include "framework/util/stopwatch.h"
+#include "tools/generate/setup.h"
 
 namespace anymesh {
 namespace {
