@@ -236,6 +236,36 @@ TEST_F(HfTokens, ComeFromTheTokenizersFiles) {
   EXPECT_EQ(with({{"tokenizer.model", read_file(model)}}), "1 2 - ");
 }
 
+// A token that no tokenizer.json has gets the next id, in the order of the settings that name it.
+TEST_F(HfTokens, AreCountedWhereTheSettingsAloneHaveThem) {
+  write(tiny("gpt2"));
+  import_hf(theirs_, save_, {});
+  const std::string added = R"("added_tokens_decoder": {"9": {"content": "<a>"}})",
+                    names = R"("eos_token": "<e>", "pad_token": "<x>")";
+  const std::tuple<std::string, const char*, std::string> cases[] = {
+      {"{" + names + "}", "{}", "- 3 4 "},
+      {"{" + added + ", " + names + "}", R"({"eos_token": "<s>"})", "- 4 5 "},
+      {"{" + names + "}", R"({"eos_token": "<s>"})", "- 3 4 "},
+      {R"({"additional_special_tokens": ["<e>"], "pad_token": "<p>"})", "{}", "- - 3 "},
+      {R"({"extra_special_tokens": {"video": "<v>"}, "bos_token": "<b>", "eos_token": "<v>"})", "{}",
+       "3 4 - "}};
+  const fs::path files = folder_ / "files";
+  fs::create_directories(files);
+  write_file(files / "tokenizer.json", R"({"added_tokens": [{"id": 2, "content": "</s>"}],
+      "model": {"type": "BPE", "unk_token": "a", "vocab": {"a": 0, "b": 1}, "merges": []}})");
+  for (const auto& [config, special, expected] : cases) {
+    fs::remove_all(back_);
+    write_file(files / "tokenizer_config.json", config);
+    write_file(files / "special_tokens_map.json", special);
+    EXPECT_EQ(exported(files), expected) << config;
+  }
+  fs::remove_all(back_);
+  write_file(files / "tokenizer_config.json", R"({"eos_token": "</s>", "pad_token": "<p>"})");
+  write_file(files / "added_tokens.json", R"({"<p>": 4, "<q>": 3})");
+  write_file(files / "special_tokens_map.json", "{}");
+  EXPECT_EQ(exported(files), "- 2 4 ");
+}
+
 TEST_F(HfTokens, ComeFromTheRunsTokenizer) {
   fs::create_directories(folder_ / "package");
   write_file(folder_ / "package/tokenizer.json",
