@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 
 #include "framework/param_spec.h"
 
@@ -27,6 +28,9 @@ class ColumnParallelLinear {
   // separately.
   ColumnParallelLinear(ParamBuilder& params, const std::string& name, int64_t in, int64_t out,
                        Init init, bool bias = true, int sub_params = 1);
+  // Takes parameters that are made already. The bias may be undefined.
+  ColumnParallelLinear(TensorParallel tp, torch::Tensor weight, torch::Tensor bias)
+      : tp_(std::move(tp)), weight_(std::move(weight)), bias_(std::move(bias)) {}
   torch::Tensor forward(const torch::Tensor& x) const;
 
  private:
@@ -38,6 +42,8 @@ class RowParallelLinear {
  public:
   RowParallelLinear(ParamBuilder& params, const std::string& name, int64_t in, int64_t out,
                     Init init, bool bias = true);
+  RowParallelLinear(TensorParallel tp, torch::Tensor weight, torch::Tensor bias)
+      : tp_(std::move(tp)), weight_(std::move(weight)), bias_(std::move(bias)) {}
   torch::Tensor forward(const torch::Tensor& x) const;
 
  private:
@@ -51,6 +57,8 @@ class RowParallelLinear {
 class VocabParallelEmbedding {
  public:
   VocabParallelEmbedding(ParamBuilder& params, const ParamSpec& spec, Init init);
+  VocabParallelEmbedding(TensorParallel tp, torch::Tensor weight)
+      : tp_(std::move(tp)), weight_(std::move(weight)) {}
   torch::Tensor forward(const torch::Tensor& tokens) const;  // [b, s] -> [b, s, h]
 
  private:

@@ -2,8 +2,11 @@
 
 #include <ATen/Context.h>
 #include <ATen/Functions.h>
+#include <ATen/OpMathType.h>
 
 #include <cmath>
+
+#include "framework/tensor_parallel/mappings.h"
 
 namespace anymesh {
 namespace {
@@ -23,9 +26,32 @@ torch::Tensor masked_attention(const torch::Tensor& q, const torch::Tensor& k,
   return mixed;
 }
 
+struct QueriesAndKeys {
+  torch::Tensor q, k;
+};
+
+// Normalizes heads of any number, q and k [b, s, ..., d].
+QueriesAndKeys normed_heads(const QueriesAndKeys& heads, const HeadNorms& norms) {
+  if (!norms.all_heads) return {norm(heads.q, norms.q), norm(heads.k, norms.k)};
+  const auto wide = [](const torch::Tensor& x) {  // [b, s, heads d]
+    return x.flatten(2).to(at::toOpMathType(x.scalar_type()));
+  };
+  const torch::Tensor q = wide(heads.q), k = wide(heads.k),
+                      squares = sum_inside_tensor_parallel(
+                          at::cat({q.square().sum(-1, true), k.square().sum(-1, true)}, -1),
+                          norms.tp);  // [b, s, 2]
+  const auto scaled = [&](const torch::Tensor& x, int64_t which, const NormParams& params) {
+    const auto width = static_cast<double>(x.size(-1) * norms.tp.size());
+    return x * at::rsqrt(squares.narrow(-1, which, 1) / width + params.epsilon) *
+           (params.weight.to(x.scalar_type()) + params.offset);
+  };
+  return {scaled(q, 0, norms.q).to(heads.q.scalar_type()).view_as(heads.q),
+          scaled(k, 1, norms.k).to(heads.k.scalar_type()).view_as(heads.k)};
+}
+
 }  // namespace
 
-ParallelAttention::ParallelAttention(ParamBuilder& params, const std::string& name, int layer,
+ParallelAttention::ParallelAttention(const StageParams& params, const std::string& name, int layer,
                                      const GptConfig& config, const RelativePositions& positions)
     : groups_(config.key_value_heads() / params.tp().size()),
       group_size_(config.num_attention_heads / config.key_value_heads()),
@@ -35,12 +61,12 @@ ParallelAttention::ParallelAttention(ParamBuilder& params, const std::string& na
       layer_(static_cast<uint32_t>(layer)),
       dropout_(config.attention_dropout),
       positions_(positions),
-      query_key_value_(params, name + ".query_key_value", config.hidden_size,
-                       (config.num_attention_heads + 2 * config.key_value_heads()) * head_dim_,
-                       Init::normal(config.init_method_std), config.qkv_bias()),
-      head_norms_(make_head_norms(params, name, config)),
-      dense_(params, name + ".dense", config.num_attention_heads * head_dim_, config.hidden_size,
-             Init::normal(config.residual_std()), config.attention_output_bias()) {}
+      query_key_value_(params.column_parallel(name + ".query_key_value")),
+      head_norms_{.q = params.norm(name + ".q_layernorm"),
+                  .k = params.norm(name + ".k_layernorm"),
+                  .all_heads = config.qk_layernorm_all_heads,
+                  .tp = params.tp()},
+      dense_(params.row_parallel(name + ".dense")) {}
 
 torch::Tensor ParallelAttention::forward(const torch::Tensor& hidden, const LayerContext& context,
                                          Mix mix) const {

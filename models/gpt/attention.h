@@ -5,12 +5,22 @@
 #include <string>
 
 #include "framework/kernels/attention.h"
-#include "framework/tensor_parallel/layers.h"
 #include "models/gpt/documents.h"
-#include "models/gpt/norms.h"
 #include "models/gpt/positions.h"
+#include "models/gpt/stage_params.h"
 
 namespace anymesh {
+
+// The norms of queries and of keys. Undefined without --qk-layernorm:
+//
+//   of each head     weight [d], whole on every tp rank, which has the gradient of its own heads
+//   of all heads     (--qk-layernorm-all-heads) weights [n d] and [k d], cut by tp. The mean of
+//                    squares is that of all tp ranks' heads
+struct HeadNorms {
+  NormParams q, k;
+  bool all_heads = false;
+  TensorParallel tp = {};
+};
 
 // Causal self-attention. The n query heads are in k groups, each with one key head and one value
 // head in common (arXiv:2305.13245); in GPT-2 k = n. Each tp rank holds k/t groups. The rows of the
@@ -18,7 +28,7 @@ namespace anymesh {
 // cutting rows cuts groups. The width of a head, d, need not be h/n.
 class ParallelAttention {
  public:
-  ParallelAttention(ParamBuilder& params, const std::string& name, int layer,
+  ParallelAttention(const StageParams& params, const std::string& name, int layer,
                     const GptConfig& config, const RelativePositions& positions);
 
   // Mixes positions between the two projections: qkv [b, s, k/t, n/k+2, d] -> [b, s, nd/t].

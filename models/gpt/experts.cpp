@@ -32,31 +32,18 @@ struct BesideLoss : torch::autograd::Function<BesideLoss> {
 
 }  // namespace
 
-Experts::Experts(ParamBuilder& params, const std::string& name, const GptConfig& config)
+Experts::Experts(const StageParams& params, const std::string& name, const GptConfig& config)
     : tp_(params.tp()),
-      ep_(params.ep),
+      ep_(params.ep()),
       count_(config.num_experts),
       geglu_(config.geglu),
-      router_(params, name + ".router", config, /*own_tokens=*/params.ep.whole) {
-  const int64_t h = config.hidden_size, f = config.moe_ffn_size();
-  const Init in = Init::normal(config.init_method_std), out = Init::normal(config.residual_std());
-  const auto add = [&](const char* which, std::vector<int64_t> shape, int split_dim, Init init) {
-    return params.add({.name = name + ".experts." + which,
-                       .shape = std::move(shape),
-                       .split_dim = split_dim,
-                       .experts = true},
-                      init);
-  };
-  w1_ = add("w1", {count_, f, h}, 1, in);
-  w2_ = add("w2", {count_, h, f}, 2, out);
-  w3_ = add("w3", {count_, f, h}, 1, in);
-  if (config.moe_shared_expert_intermediate_size == 0) return;
-  shared_.emplace(params, name + ".shared_experts", config,
-                  config.moe_shared_expert_intermediate_size);
-  if (config.moe_shared_expert_gate)
-    shared_gate_ = params.add(
-        {.name = name + ".shared_experts_gate.weight", .shape = {1, h}, .tp_sum = tp_.sequence},
-        in);
+      router_(params, name + ".router", config, /*own_tokens=*/params.ep().whole),
+      w1_(params[name + ".experts.w1"]),
+      w2_(params[name + ".experts.w2"]),
+      w3_(params[name + ".experts.w3"]),
+      shared_gate_(params[name + ".shared_experts_gate.weight"]) {
+  if (config.moe_shared_expert_intermediate_size > 0)
+    shared_.emplace(params, name + ".shared_experts", config);
 }
 
 torch::Tensor Experts::forward(const torch::Tensor& hidden, const LayerContext& context) const {

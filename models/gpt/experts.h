@@ -23,7 +23,7 @@ namespace anymesh {
 // of the sequence.
 class Experts {
  public:
-  Experts(ParamBuilder& params, const std::string& name, const GptConfig& config);
+  Experts(const StageParams& params, const std::string& name, const GptConfig& config);
   torch::Tensor forward(const torch::Tensor& hidden,
                         const LayerContext& context) const;  // [b, s, h] -> [b, s, h]
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "framework/pipeline/schedule.h"
+#include "models/gpt/gpt_parameters.h"
 
 namespace anymesh {
 namespace {
@@ -19,11 +19,8 @@ class ClosedForm {
   ClosedForm(const GptConfig& gpt, const StepShape& step, int pp_rank)
       : c(gpt),
         k(step),
-        first(pp_rank == 0),
-        last(pp_rank == p - 1),
-        tied(!c.untie_embeddings_and_output_weights),
-        range(layers_of_stage(c.num_layers, k.mesh.pp_size, pp_rank)) {
-    layers = range.end - range.begin;
+        stage(gpt, step.mesh.pp_size, pp_rank),
+        tied(!c.untie_embeddings_and_output_weights) {
     list_params();
     tensor_parallel();
     pipeline();
@@ -35,7 +32,7 @@ class ClosedForm {
   CommForm form;
 
  private:
-  enum class Sum { kNever, kOfSequence, kAlways };  // over tp, of the gradient
+  using Sum = GptParameter::Sum;
   enum class Kind { kDecayed, kOthers, kExperts };  // a group of the optimizer
   static constexpr Kind kKinds[] = {Kind::kDecayed, Kind::kOthers, Kind::kExperts};
   struct Param {
@@ -51,9 +48,9 @@ class ClosedForm {
   const int64_t tokens = k.micro_batch_size * c.seq_length;
   const int64_t hidden = tokens * h * e;  // b s h, in bytes
   const int64_t table = padded_vocab_size(c, k.mesh.tp_size) / t * h;
-  const bool first, last, tied;
-  const LayerRange range;
-  int layers = 0;
+  const GptStage stage;
+  const bool first = stage.first, last = stage.last, tied;
+  const int layers = stage.range.end - stage.range.begin;
   const bool whole = k.mesh.whole_experts, spread = k.mesh.ep_size > 1 || whole;
   int64_t regions = 0;  // of tensor parallelism: attentions, MLPs, and experts that tp cuts
   int64_t mixtures = 0;
@@ -80,70 +77,24 @@ class ClosedForm {
     add_all(group, verb, calls, calls * each);
   }
 
-  void add_norm(int unit, int64_t width, Sum sum) {
-    params.push_back({width, unit, Kind::kOthers, sum});
-    if (!c.rms_norm()) params.push_back({width, unit, Kind::kOthers, sum});
-  }
-  void add_norm(int unit) { add_norm(unit, h, Sum::kOfSequence); }
-  void add_column_parallel(int unit, int64_t in, int64_t out, bool bias) {
-    params.push_back({in * out / t, unit, Kind::kDecayed, Sum::kNever});
-    if (bias) params.push_back({out / t, unit, Kind::kOthers, Sum::kNever});
-  }
-  void add_row_parallel(int unit, int64_t in, int64_t out, bool bias) {
-    params.push_back({in / t * out, unit, Kind::kDecayed, Sum::kNever});
-    if (bias) params.push_back({out, unit, Kind::kOthers, Sum::kOfSequence});
-  }
-
-  void add_mlp(int unit, int64_t f) {
-    add_column_parallel(unit, h, f * (c.gated() ? 2 : 1), c.add_bias_linear);
-    add_row_parallel(unit, f, h, c.add_bias_linear);
-    ++regions;
-  }
-  void add_experts(int unit) {
-    const int64_t count = c.num_experts;
-    params.push_back({count * h, unit, Kind::kDecayed, Sum::kAlways});
-    const int64_t matrix = h * c.moe_ffn_size() / (whole ? 1 : t);
-    for (int matrices = 0; matrices < 3; ++matrices)
-      params.push_back({count / k.mesh.ep_size * matrix, unit, Kind::kExperts, Sum::kNever});
-    if (!whole) ++regions;
-    ++mixtures;
-    if (c.moe_shared_expert_intermediate_size == 0) return;
-    add_mlp(unit, c.moe_shared_expert_intermediate_size);
-    if (c.moe_shared_expert_gate) params.push_back({h, unit, Kind::kDecayed, Sum::kOfSequence});
-  }
-
+  // Lists what a rank of the stage holds of each parameter, and counts what its layers have.
   void list_params() {
-    const int64_t queries = c.num_attention_heads * c.head_dim(),
-                  keys = c.key_value_heads() * c.head_dim(), f = c.ffn_size();
-    int unit = 0;
-    if (first) {
-      params.push_back({table, 0, Kind::kDecayed, Sum::kNever});
-      const int64_t positions = c.max_position_embeddings + c.position_embedding_offset;
-      if (c.learned_positions())
-        params.push_back({positions * h, 0, Kind::kDecayed, Sum::kOfSequence});
-      if (c.embed_layernorm) add_norm(0);
-      ++unit;
+    for (const GptParameter& parameter : gpt_parameters(c)) {
+      const std::optional<int> unit = stage.unit_of(parameter);
+      if (!unit || parameter.buffer) continue;
+      int64_t numel = parameter.vocabulary ? table * t : 1;
+      for (const int64_t size : parameter.shape) numel *= parameter.vocabulary ? 1 : size;
+      if (parameter.split_dim >= 0 && !(parameter.experts && whole)) numel /= t;
+      if (parameter.experts) numel /= k.mesh.ep_size;
+      const Kind others = parameter.weight_decay ? Kind::kDecayed : Kind::kOthers;
+      params.push_back(
+          {numel, *unit, parameter.experts ? Kind::kExperts : others, parameter.tp_sum});
     }
-    for (int i = 0; i < layers; ++i, ++unit) {
-      add_norm(unit);
-      add_column_parallel(unit, h, queries + 2 * keys, c.qkv_bias());
-      for (const int64_t width : {queries, keys})
-        if (c.qk_layernorm_all_heads)
-          add_norm(unit, width / t, Sum::kNever);
-        else if (c.qk_layernorm)
-          add_norm(unit, c.head_dim(), Sum::kAlways);
-      add_row_parallel(unit, queries, h, c.attention_output_bias());
-      ++regions;
-      add_norm(unit);
-      if (c.has_experts(range.begin + i)) {
-        add_experts(unit);
-      } else {
-        add_mlp(unit, f);
-      }
+    for (int i = stage.range.begin; i < stage.range.end; ++i) {
+      const bool mixture = c.has_experts(i);
+      mixtures += mixture;
+      regions += 1 + (mixture ? !whole + (c.moe_shared_expert_intermediate_size > 0) : 1);
     }
-    if (!last) return;
-    add_norm(unit);
-    if (!tied || !first) params.push_back({table, unit, Kind::kDecayed, Sum::kNever});
   }
 
   // Counts how often each of the four maps of mappings.h runs.
@@ -261,7 +212,7 @@ class ClosedForm {
 
   // Stage 3 gathers a unit's parameters in each group that holds some.
   void gather_units(bool twice) {
-    const int head = layers + first, units = head + last;
+    const int head = stage.head_unit(), units = head + last;
     for (int unit = 0; unit < units; ++unit) {
       std::map<std::string, int64_t> whole_of;
       if (twice && unit == head) whole_of["dp"] = rounded_up(table, d);

@@ -29,7 +29,7 @@ struct GptConfig {
   int max_position_embeddings = 0;  // rows of the learned position table, >= seq_length
   int ffn_hidden_size = 0;          // 0 = see ffn_size()
   int make_vocab_size_divisible_by = 128;
-  bool no_pipeline_parallel = false;  // the names in checkpoints, see gpt_names.h
+  bool no_pipeline_parallel = false;  // the names in checkpoints, see gpt_parameters.h
   double init_method_std = 0.02;
   double attention_dropout = 0.1, hidden_dropout = 0.1;
   double layernorm_epsilon = 1e-5;

@@ -6,27 +6,9 @@
 #include <cmath>
 #include <utility>
 
-#include "framework/pipeline/schedule.h"
 #include "framework/tensor_parallel/cross_entropy.h"
-#include "models/gpt/gpt_names.h"
-#include "models/gpt/norms.h"
 
 namespace anymesh {
-namespace {
-
-std::string embed_prefix(const GptConfig& config) {
-  return config.untie_embeddings_and_output_weights ? "1." : "tied_modules.embed.";
-}
-
-ParamSpec word_table(const GptConfig& config) {
-  return {.name = embed_prefix(config) + "word_embeddings.weight",
-          .shape = {config.vocab_size, config.hidden_size},
-          .split_dim = 0,
-          .vocabulary = true,
-          .tied = !config.untie_embeddings_and_output_weights};
-}
-
-}  // namespace
 
 GptModel::GptModel(const GptConfig& config, const ProcessGrid& grid, torch::Dtype dtype,
                    int64_t micro_batch_size, uint64_t seed, bool sequence_parallel)
@@ -34,81 +16,39 @@ GptModel::GptModel(const GptConfig& config, const ProcessGrid& grid, torch::Dtyp
       grid_(grid),
       tp_{grid.tp, sequence_parallel},
       options_(torch::dtype(dtype).device(grid.device)),
-      micro_batch_size_(micro_batch_size) {
-  ParamBuilder params(tp_, options_, seed);
-  params.vocabulary_multiple = config.make_vocab_size_divisible_by;
-  params.layer = 1;
-  params.ep = {grid.ep, grid.topology.whole_experts};
-
-  const bool tied = !config.untie_embeddings_and_output_weights, first = grid.is_first_stage(),
-             last = grid.is_last_stage();
-  const Init init = Init::normal(config.init_method_std);
-  ParamSpec table = word_table(config);
-  const LayerRange range = layers_of_stage(config.num_layers, grid.topology.pp_size, grid.coord.pp);
-  first_layer_unit_ = first ? 1 : 0;
-  const int head_unit = first_layer_unit_ + range.end - range.begin;
-  if (first) make_embedding(params, table, init);
-  if (tied && last) {
-    table.duplicate = true;
-    params.unit = head_unit;
-    output_table_ = first ? params.use_again(table.name) : params.add(table, init);
+      micro_batch_size_(micro_batch_size),
+      stage_(config, grid.topology.pp_size, grid.coord.pp) {
+  StageParams params(config, grid, tp_, options_, seed);
+  if (stage_.first) {
+    const std::string embed =
+        config.untie_embeddings_and_output_weights ? "1." : "tied_modules.embed.";
+    word_embeddings_.emplace(tp_, params[embed + "word_embeddings.weight"]);
+    word_embeddings_norm_ = params.norm(embed + "word_embeddings.norm");
+    position_embeddings_ = params[embed + "position_embeddings.weight"];
   }
-
   const RelativePositions positions(config, *grid.tp, options_);
-  layers_.reserve(static_cast<size_t>(range.end - range.begin));
-  for (int layer = range.begin; layer < range.end; ++layer) {
-    params.layer = layer + 2;
-    params.unit = first_layer_unit_ + layer - range.begin;
+  layers_.reserve(static_cast<size_t>(stage_.range.end - stage_.range.begin));
+  for (int layer = stage_.range.begin; layer < stage_.range.end; ++layer)
     layers_.emplace_back(params, layer, config, positions);
-  }
-
-  if (last) {
-    params.layer = config.num_layers + 2;
-    params.unit = head_unit;
-    final_layernorm_ = make_norm(params, std::to_string(config.num_layers + 2), config);
-    if (!tied) {
-      params.layer = config.num_layers + 3;
-      table.name = std::to_string(config.num_layers + 3) + ".lm_head.weight";
-      output_table_ = params.add(table, init);
-    }
-  }
+  final_layernorm_ = params.norm(std::to_string(config.num_layers + 2));
+  output_table_ = params.output_table();
   params_ = params.take();
-  for (ParamSpec& spec : params_) {
-    spec.other_name = no_pipeline_name(spec.name, config.num_layers);
-    if (config.no_pipeline_parallel) std::swap(spec.name, spec.other_name);
-  }
-}
-
-void GptModel::make_embedding(ParamBuilder& params, const ParamSpec& table, Init init) {
-  const std::string prefix = embed_prefix(config_);
-  word_embeddings_.emplace(params, table, init);
-  if (config_.embed_layernorm) {
-    word_embeddings_norm_ = make_norm(params, prefix + "word_embeddings.norm", config_);
-  }
-  if (config_.learned_positions()) {
-    position_embeddings_ =
-        params.add({.name = prefix + "position_embeddings.weight",
-                    .shape = {config_.max_position_embeddings + config_.position_embedding_offset,
-                              config_.hidden_size},
-                    .tp_sum = tp_.sequence},
-                   init);
-  }
 }
 
 torch::Tensor GptModel::forward(const torch::Tensor& input, const MicroBatch& batch) {
   torch::Tensor hidden = input;
   const LayerContext context = layer_context(batch, config_);
-  if (grid_.is_first_stage()) {
+  if (stage_.first) {
     hidden =
         runner_.run(0, {}, [&](const torch::Tensor&) { return embed(batch, context.positions); });
   }
-  int unit = first_layer_unit_;
+  int unit = stage_.first;
   for (const TransformerLayer& layer : layers_) {
     hidden = runner_.run(unit++, hidden, [&layer, context](const torch::Tensor& h) {
       return layer.forward(h, context);
     });
   }
-  if (!grid_.is_last_stage()) return hidden;
+  if (!stage_.last) return hidden;
   return runner_.run(unit, hidden, [this, batch](const torch::Tensor& h) {
     if (!batch.labels.defined()) return logits(h);
     return mean_loss(
@@ -122,7 +62,7 @@ void GptModel::after_step(bool skipped) {
   c10::NoGradGuard no_grad;
   std::vector<std::pair<int, const Router*>> routers;
   std::vector<torch::Tensor> counts;
-  int layer = layers_of_stage(config_.num_layers, grid_.topology.pp_size, grid_.coord.pp).begin;
+  int layer = stage_.range.begin;
   for (const TransformerLayer& each : layers_) {
     if (each.router() && each.router()->counts().defined()) {
       routers.emplace_back(layer, each.router());

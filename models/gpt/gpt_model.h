@@ -14,13 +14,8 @@ namespace anymesh {
 // One stage of a GPT: [embedding] layers [begin, end) [norm, logits, loss]. The brackets are on the
 // first and last stage.
 //
-//   tied weights    tied_modules.embed.{word,position}_embeddings.weight, 2.*, ..., <L+1>.*,
-//                   <L+2>.{weight,bias}
-//   untied weights  1.{word,position}_embeddings.weight, ..., <L+3>.lm_head.weight
-//
-// These are the names of Megatron-DeepSpeed's pipeline module; --no-pipeline-parallel has others
-// (gpt_names.h). With tied weights the last stage has its own copy of the word embeddings. Its
-// gradient is added to the first stage's once per step.
+// Its parameters are in gpt_parameters.h. With tied weights the last stage has its own copy of the
+// word embeddings. Its gradient is added to the first stage's once per step.
 class GptModel final : public StageModule {
  public:
   GptModel(const GptConfig& config, const ProcessGrid& grid, torch::Dtype dtype,
@@ -43,7 +38,6 @@ class GptModel final : public StageModule {
   const ProcessGrid& grid() const { return grid_; }
 
  private:
-  void make_embedding(ParamBuilder& params, const ParamSpec& table, Init init);
   torch::Tensor position_rows(const torch::Tensor& positions, int64_t first, int64_t count) const;
 
   GptConfig config_;
@@ -51,11 +45,11 @@ class GptModel final : public StageModule {
   TensorParallel tp_;
   torch::TensorOptions options_;  // of parameters and hidden states
   int64_t micro_batch_size_;
+  GptStage stage_;
   std::optional<VocabParallelEmbedding> word_embeddings_;
   NormParams word_embeddings_norm_;    // undefined unless --embed-layernorm
   torch::Tensor position_embeddings_;  // [offset + max positions, h]; undefined unless learned
   std::vector<TransformerLayer> layers_;
-  int first_layer_unit_ = 0;
   NormParams final_layernorm_;
   std::vector<std::pair<int, torch::Tensor>> tokens_of_experts_;  // by layer: of the last step, [E]
   torch::Tensor output_table_;                                    // [v/t, h], tied or not

@@ -6,15 +6,11 @@
 
 namespace anymesh {
 
-ParallelMlp::ParallelMlp(ParamBuilder& params, const std::string& name, const GptConfig& config,
-                         int64_t f)
+ParallelMlp::ParallelMlp(const StageParams& params, const std::string& name,
+                         const GptConfig& config)
     : activation_(config.activation()),
-      dense_h_to_4h_(params, name + ".dense_h_to_4h", config.hidden_size,
-                     f * (config.gated() ? 2 : 1), Init::normal(config.init_method_std),
-                     config.add_bias_linear,
-                     /*sub_params=*/config.gated() ? 2 : 1),
-      dense_4h_to_h_(params, name + ".dense_4h_to_h", f, config.hidden_size,
-                     Init::normal(config.residual_std()), config.add_bias_linear) {}
+      dense_h_to_4h_(params.column_parallel(name + ".dense_h_to_4h")),
+      dense_4h_to_h_(params.row_parallel(name + ".dense_4h_to_h")) {}
 
 torch::Tensor ParallelMlp::forward(const torch::Tensor& hidden) const {
   const torch::Tensor inner = dense_h_to_4h_.forward(hidden);  // [b, s, f/t]; gated: [b, s, 2f/t]

@@ -2,8 +2,7 @@
 
 #include <string>
 
-#include "framework/tensor_parallel/layers.h"
-#include "models/gpt/gpt_config.h"
+#include "models/gpt/stage_params.h"
 
 namespace anymesh {
 
@@ -15,7 +14,7 @@ namespace anymesh {
 //   GeGLU    4h_to_h(gelu(gate(x)) * up(x))
 class ParallelMlp {
  public:
-  ParallelMlp(ParamBuilder& params, const std::string& name, const GptConfig& config, int64_t f);
+  ParallelMlp(const StageParams& params, const std::string& name, const GptConfig& config);
   torch::Tensor forward(const torch::Tensor& hidden) const;  // [b, s, h] -> [b, s, h]
 
  private:

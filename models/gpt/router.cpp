@@ -19,7 +19,7 @@ torch::Tensor greatest(const torch::Tensor& rows, int64_t chosen) {
 
 }  // namespace
 
-Router::Router(ParamBuilder& params, const std::string& name, const GptConfig& config,
+Router::Router(const StageParams& params, const std::string& name, const GptConfig& config,
                bool own_tokens)
     : tp_(params.tp()),
       own_tokens_(own_tokens),
@@ -30,14 +30,9 @@ Router::Router(ParamBuilder& params, const std::string& name, const GptConfig& c
       scale_(config.moe_router_topk_scaling_factor),
       aux_loss_(config.moe_aux_loss_coeff),
       z_loss_(config.moe_z_loss_coeff),
-      bias_rate_(config.moe_router_bias_update_rate) {
-  weight_ = params.add(
-      {.name = name + ".gate.weight", .shape = {count_, config.hidden_size}, .tp_sum = true},
-      Init::normal(config.init_method_std));
-  if (config.moe_router_enable_expert_bias)
-    bias_ =
-        params.add({.name = name + ".e_score_correction_bias", .shape = {count_}, .buffer = true},
-                   Init::constant(0));
+      bias_rate_(config.moe_router_bias_update_rate),
+      weight_(params[name + ".gate.weight"]),
+      bias_(params[name + ".e_score_correction_bias"]) {
   if (config.moe_router_enable_expert_bias || config.moe_per_layer_logging)
     counts_ = at::zeros({count_}, weight_.options().dtype(torch::kDouble).requires_grad(false));
 }

@@ -2,9 +2,8 @@
 
 #include <string>
 
-#include "framework/tensor_parallel/layers.h"
 #include "models/gpt/documents.h"
-#include "models/gpt/gpt_config.h"
+#include "models/gpt/stage_params.h"
 
 namespace anymesh {
 
@@ -32,7 +31,8 @@ namespace anymesh {
 class Router {
  public:
   // With `own_tokens`, each tp rank routes other tokens; else all route the same ones.
-  Router(ParamBuilder& params, const std::string& name, const GptConfig& config, bool own_tokens);
+  Router(const StageParams& params, const std::string& name, const GptConfig& config,
+         bool own_tokens);
 
   struct Routes {
     torch::Tensor experts, weights;  // [t, K]

@@ -1,25 +1,23 @@
 #include "models/gpt/transformer_layer.h"
 
-#include "models/gpt/norms.h"
-
 namespace anymesh {
 
-TransformerLayer::TransformerLayer(ParamBuilder& params, int layer, const GptConfig& config,
+TransformerLayer::TransformerLayer(const StageParams& params, int layer, const GptConfig& config,
                                    const RelativePositions& positions)
     : tp_(params.tp()),
       layer_(static_cast<uint32_t>(layer)),
       dropout_(config.hidden_dropout),
       parallel_(config.use_parallel_residual),
-      input_layernorm_(make_norm(params, std::to_string(layer + 2) + ".input_layernorm", config)),
+      input_layernorm_(params.norm(std::to_string(layer + 2) + ".input_layernorm")),
       self_attention_(params, std::to_string(layer + 2) + ".self_attention", layer, config,
                       positions),
       post_attention_layernorm_(
-          make_norm(params, std::to_string(layer + 2) + ".post_attention_layernorm", config)) {
+          params.norm(std::to_string(layer + 2) + ".post_attention_layernorm")) {
   const std::string name = std::to_string(layer + 2) + ".mlp";
   if (config.has_experts(layer)) {
     experts_.emplace(params, name, config);
   } else {
-    mlp_.emplace(params, name, config, config.ffn_size());
+    mlp_.emplace(params, name, config);
   }
 }
 

@@ -24,7 +24,7 @@ namespace anymesh {
 // `layer` counts from 0 over the whole model; in checkpoints it is layer + 2 (0 casts, 1 embeds).
 class TransformerLayer {
  public:
-  TransformerLayer(ParamBuilder& params, int layer, const GptConfig& config,
+  TransformerLayer(const StageParams& params, int layer, const GptConfig& config,
                    const RelativePositions& positions);
   torch::Tensor forward(const torch::Tensor& hidden, const LayerContext& context,
                         ParallelAttention::Mix mix = {}) const;  // [b, s, h] -> [b, s, h]

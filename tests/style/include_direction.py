@@ -15,7 +15,7 @@ framework/format/write/ framework/format/sharded/ framework/format/whole/ framew
 framework/kernels/ framework/cuda/ framework/storage.h framework/param_spec framework/tensor_parallel/ framework/expert_parallel/
 framework/pipeline/ framework/zero/ framework/profile/ framework/run.h framework/checkpoint/ framework/engine framework/run/ models/ tools/
 """.split()
-LIGHT = re.compile(r"framework/(util|format|optim|config|data)/|models/gpt/gpt_(comm_form|config|names)|tools/(?!generate/)")
+LIGHT = re.compile(r"framework/(util|format|optim|config|data)/|models/gpt/gpt_(comm_form|config|parameters)|tools/(?!generate/)")
 DOOR = re.compile(r"framework/format/\w+\.h$")
 
 

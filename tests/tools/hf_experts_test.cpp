@@ -21,12 +21,12 @@ TEST(HfExperts, AreOnePieceOfTheStack) {
       {"mixtral", {"block_sparse_moe.experts.", ".w1", ".w2", ".w3", "block_sparse_moe.gate"}},
       {"qwen2_moe", {"mlp.experts.", ".gate_proj", ".down_proj", ".up_proj", "mlp.gate"}}};
   for (const auto& [family, parts] : names) {
-    std::map<std::string, GptParameter> parameters;
-    for (const GptParameter& parameter : hf_parameters(tiny(family)))
+    std::map<std::string, HfParameter> parameters;
+    for (const HfParameter& parameter : hf_parameters(tiny(family)))
       parameters[parameter.name] = parameter;
     const std::string layer = "model.layers.1.";
     for (size_t i = 1; i <= 3; ++i) {
-      const GptParameter& stack = parameters.at("3.mlp.experts.w" + std::to_string(i));
+      const HfParameter& stack = parameters.at("3.mlp.experts.w" + std::to_string(i));
       ASSERT_EQ(stack.shape.size(), 3u);
       ASSERT_EQ(stack.theirs.size(), 3u);
       EXPECT_EQ(stack.shape[1] == 12, i == 2);  // down

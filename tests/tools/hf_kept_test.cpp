@@ -247,8 +247,8 @@ TEST_F(HfTokens, AreCountedWhereTheSettingsAloneHaveThem) {
       {"{" + added + ", " + names + "}", R"({"eos_token": "<s>"})", "- 4 5 "},
       {"{" + names + "}", R"({"eos_token": "<s>"})", "- 3 4 "},
       {R"({"additional_special_tokens": ["<e>"], "pad_token": "<p>"})", "{}", "- - 3 "},
-      {R"({"extra_special_tokens": {"video": "<v>"}, "bos_token": "<b>", "eos_token": "<v>"})", "{}",
-       "3 4 - "}};
+      {R"({"extra_special_tokens": {"video": "<v>"}, "bos_token": "<b>", "eos_token": "<v>"})",
+       "{}", "3 4 - "}};
   const fs::path files = folder_ / "files";
   fs::create_directories(files);
   write_file(files / "tokenizer.json", R"({"added_tokens": [{"id": 2, "content": "</s>"}],

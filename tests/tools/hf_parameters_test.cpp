@@ -21,7 +21,7 @@ INSTANTIATE_TEST_SUITE_P(All, HfFamilies, ::testing::ValuesIn(model_types()),
 
 TEST_P(HfFamilies, EveryElementHasOnePlaceOnTheOtherSide) {
   const HfModel model = tiny(GetParam());
-  for (const GptParameter& parameter : hf_parameters(model)) {
+  for (const HfParameter& parameter : hf_parameters(model)) {
     std::vector<float> values(static_cast<size_t>(numel(parameter.shape)));
     std::iota(values.begin(), values.end(), 0.0f);
     const auto theirs = theirs_of(parameter, bytes_of(values));
@@ -41,7 +41,7 @@ TEST_P(HfFamilies, EveryElementHasOnePlaceOnTheOtherSide) {
 // Reads any range of whole elements, as blocks of a file are read.
 TEST_P(HfFamilies, AnyRangeReadsAsPartOfTheWhole) {
   const HfModel model = tiny(GetParam());
-  for (const GptParameter& parameter : hf_parameters(model)) {
+  for (const HfParameter& parameter : hf_parameters(model)) {
     if (parameter.name.find("query_key_value.weight") == std::string::npos) continue;
     std::vector<float> values(static_cast<size_t>(numel(parameter.shape)));
     std::iota(values.begin(), values.end(), 0.0f);
@@ -69,7 +69,7 @@ TEST_P(HfFamilies, ConfigsAndArgsSayTheSame) {
 TEST(HfParameters, FusedRowsAreOrderedByGroup) {
   HfModel model = tiny("llama");
   model.gpt.hidden_size = model.gpt.num_attention_heads = 4;  // heads of one row
-  for (const GptParameter& parameter : hf_parameters(model)) {
+  for (const HfParameter& parameter : hf_parameters(model)) {
     if (parameter.name != "2.self_attention.query_key_value.weight") continue;
     EXPECT_EQ(parameter.theirs[1].name, "model.layers.0.self_attn.k_proj.weight");
     EXPECT_EQ(parameter.theirs[1].shape, (Shape{2, 4}));

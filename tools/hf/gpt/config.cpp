@@ -49,34 +49,32 @@ TokenIds read_token_ids(const Keys& keys) {
   return ids;
 }
 
-// Reads what decides the model, by the family's keys.
+// Binds what decides the model, by the family's keys.
+void bind_model(Keys& keys, const Family& family, GptConfig& gpt) {
+  keys.bind(family.keys.hidden_size, gpt.hidden_size);
+  keys.bind(family.keys.num_layers, gpt.num_layers);
+  keys.bind(family.keys.num_heads, gpt.num_attention_heads);
+  family.bind(keys, gpt);
+  keys.bind("vocab_size", gpt.vocab_size);
+  keys.bind_not("tie_word_embeddings", gpt.untie_embeddings_and_output_weights);
+  keys.bind(family.keys.initializer, gpt.init_method_std);
+}
+
 GptConfig read_model(Keys& keys, const Family& family) {
   GptConfig gpt;
-  keys.assume(family.other_names, family.defaults);
-  gpt.hidden_size = keys.integer(family.keys.hidden_size);
-  gpt.num_layers = keys.integer(family.keys.num_layers);
-  gpt.num_attention_heads = keys.integer(family.keys.num_heads);
-  family.read(keys, gpt);
-  gpt.vocab_size = keys.integer("vocab_size");
+  keys.assume(family.other_names, defaults_of(family));
+  bind_model(keys, family, gpt);
   gpt.seq_length = gpt.max_position_embeddings;
-  gpt.init_method_std = keys.number(family.keys.initializer);
-  gpt.untie_embeddings_and_output_weights = !keys.is_true("tie_word_embeddings");
   return gpt;
 }
 
 Json written_model(const GptConfig& config, const Family& family) {
-  const GptConfig gpt = resolved(config);
-  Json json;
-  json["architectures"] = Json::array({family.architecture});
-  json["model_type"] = family.model_type;
-  json[family.keys.hidden_size] = gpt.hidden_size;
-  json[family.keys.num_layers] = gpt.num_layers;
-  json[family.keys.num_heads] = gpt.num_attention_heads;
-  family.write(gpt, json);
-  json["vocab_size"] = gpt.vocab_size;
-  json["tie_word_embeddings"] = !gpt.untie_embeddings_and_output_weights;
-  json[family.keys.initializer] = gpt.init_method_std;
-  return json;
+  Keys keys;
+  keys.put("architectures", Json::array({family.architecture}));
+  keys.put("model_type", family.model_type);
+  GptConfig gpt = resolved(config);
+  bind_model(keys, family, gpt);
+  return keys.object();
 }
 
 // Returns the model with one of all flags that say the same.
@@ -91,9 +89,8 @@ GptConfig comparable(const GptConfig& config) {
 // Returns the flags that the model would need to belong to the family; "" if it does. A member
 // comes back with its flags from the family's config.json.
 std::string misfits(const Family& family, const GptConfig& gpt) {
-  const bool of_experts = !family.tensors.experts.router.empty();
-  if (of_experts != (gpt.num_experts > 1))
-    return of_experts ? "--num-experts of at least 2" : "no --num-experts";
+  if (family.experts != (gpt.num_experts > 1))
+    return family.experts ? "--num-experts of at least 2" : "no --num-experts";
   GptConfig member;
   try {
     Keys keys("config.json", written_model(gpt, family));

@@ -23,7 +23,7 @@ namespace anymesh {
 // Throws a DamagedFile with file and key or tensor for a model that ours cannot be (config.h), a
 // missing file or tensor, a tensor of another shape, or a tensor that such a model does not have. A
 // tied model with another head in its file becomes an untied one, with a note. Unknown keys of
-// config.json get a note too, and so does what a trainer's wrappers added to the names (weights.h).
+// config.json get a note too, and so does what a trainer's wrappers added to the names.
 struct HfImport {
   HfModel model;
   std::filesystem::path output;        // the universal folder

@@ -1,5 +1,7 @@
+#include <algorithm>
+
 #include "framework/util/errors.h"
-#include "models/gpt/gpt_names.h"
+#include "models/gpt/gpt_parameters.h"
 #include "tools/hf/gpt/args.h"
 #include "tools/hf/gpt/convert.h"
 #include "tools/hf/gpt/family.h"
@@ -20,12 +22,11 @@ HfModel model_of(const CheckpointReader& checkpoint, const GptConfig& gpt) {
 
 // Throws unless the checkpoint has as many experts, before each of them gets a name.
 void check_experts(const CheckpointReader& checkpoint, const GptConfig& gpt) {
-  int layer = 0;
-  while (layer < gpt.num_layers && !gpt.has_experts(layer)) ++layer;
-  if (layer == gpt.num_layers) return;
-  const std::string name = std::to_string(layer + 2) + ".mlp.experts.w1",
-                    other = no_pipeline_name(name, gpt.num_layers),
-                    stored = checkpoint.contains(name) ? name : other;
+  const std::vector<GptParameter> parameters = gpt_parameters(gpt);
+  const auto experts = std::ranges::find_if(parameters, &GptParameter::experts);
+  if (experts == parameters.end()) return;
+  const std::string& stored =
+      checkpoint.contains(experts->name) ? experts->name : experts->other_name;
   const Shape shape = checkpoint.parameter(stored).shape;
   if (shape.empty() || shape[0] != gpt.num_experts)
     throw_error<DamagedFile>(checkpoint.path.string(), ": ", stored, " is ", to_string(shape),
@@ -38,10 +39,9 @@ HfDescription described(const CheckpointReader& checkpoint, HfModel model, const
                              model.gpt.num_layers, " layers");
   check_experts(checkpoint, model.gpt);
   if (model.token_ids.empty()) model.token_ids = ids;
-  const std::vector<GptParameter> parameters = hf_parameters(model);
   HfDescription description{.model = model.family->name,
                             .config = hf_config_text(model),
-                            .parameters = {parameters.begin(), parameters.end()}};
+                            .parameters = hf_parameters(model)};
   if (!model.token_ids.contains("eos_token_id"))
     description.notes.push_back(
         "nothing says which token ends a text, so config.json leaves eos_token_id out, and "

@@ -2,16 +2,12 @@
 
 #include <algorithm>
 
-#include "tools/hf/gpt/families/families.h"
-
 namespace anymesh {
 
 std::span<const Family* const> families() {
-  static const Family* const kFamilies[] = {
-      &gpt2_family(),    &llama_family(),      &bloom_family(),     &mistral_family(),
-      &qwen2_family(),   &qwen3_family(),      &gemma_family(),     &gpt_neox_family(),
-      &opt_family(),     &starcoder2_family(), &phi3_family(),      &falcon_family(),
-      &mixtral_family(), &qwen2_moe_family(),  &qwen3_moe_family(), &olmoe_family()};
+  static constexpr const Family* kFamilies[] = {
+      &kGpt2, &kLlama,      &kBloom, &kMistral, &kQwen2,   &kQwen3,    &kGemma,    &kGptNeox,
+      &kOpt,  &kStarcoder2, &kPhi3,  &kFalcon,  &kMixtral, &kQwen2Moe, &kQwen3Moe, &kOlmoe};
   return kFamilies;
 }
 
@@ -36,48 +32,28 @@ std::string why_refused(const std::string& model_type) {
   return "";
 }
 
-Json class_defaults(const char* own) { return Json::parse(own); }
-
-Json class_defaults(Json others, const char* own) {
-  others.update(class_defaults(own));
-  return others;
+Json defaults_of(const Family& family) {
+  Json defaults = family.parent ? defaults_of(*family.parent) : Json::object();
+  defaults.update(Json::parse(family.defaults));
+  return defaults;
 }
 
-void read_window(const Keys& keys, GptConfig& gpt) {
-  if (keys.find("sliding_window").is_null()) return;
-  gpt.window_size = std::to_string(keys.integer("sliding_window") - 1) + ",0";
+Json tensors_of(const Family& family) {
+  Json tensors = family.parent ? tensors_of(*family.parent) : Json{{"lm_head", "lm_head"}};
+  tensors.update(Json::parse(family.tensors));
+  return tensors;
 }
 
-void write_window(const GptConfig& gpt, Json& json) {
-  json["sliding_window"] = gpt.window() == 0 ? Json() : Json(gpt.window());
+void bind_attention_bias(Keys& keys, GptConfig& gpt) {
+  bool bias = gpt.attention_output_bias();
+  keys.bind("attention_bias", bias);
+  gpt.add_attention_linear_bias = bias;
 }
 
-void read_layer_windows(const Keys& keys, GptConfig& gpt, int64_t full) {
-  const int64_t layers = gpt.num_layers;
-  const Json types = keys.find("layer_types");
-  if (!types.is_null()) {
-    const auto of = [&](const std::vector<Json>& kinds) {
-      return std::ranges::count_if(
-          types, [&](const Json& type) { return std::ranges::find(kinds, type) != kinds.end(); });
-    };
-    full = of({"full_attention", "attention"});
-    if (!types.is_array() || std::ssize(types) != layers ||
-        full + of({"sliding_attention"}) != layers)
-      keys.fail("layer_types", types,
-                "\"full_attention\" or \"sliding_attention\" for each of " +
-                    std::to_string(layers) + " layers");
-  }
-  GptConfig windowed = gpt;
-  if (full < layers) read_window(keys, windowed);
-  keys.find("sliding_window");
-  if (windowed.window() == 0 && full < layers && !types.is_null())
-    keys.fail("sliding_window", Json(), "a number, as layer_types has \"sliding_attention\"");
-  if (windowed.window() == 0) return;
-  const char* const key = types.is_null() ? "max_window_layers" : "layer_types";
-  if (full > 0)
-    keys.fail(key, keys.find(key),
-              "windows in all layers or in none, since --window-size is for all");
-  gpt = windowed;
+void bind_window(Keys& keys, GptConfig& gpt) {
+  keys.put("sliding_window", gpt.window() == 0 ? Json() : Json(gpt.window()));
+  if (!keys.find("sliding_window").is_null())
+    gpt.window_size = std::to_string(keys.integer("sliding_window") - 1) + ",0";
 }
 
 Json activation_of(const Keys& keys, const char* key, const std::vector<Json>& known) {
@@ -94,20 +70,19 @@ Json activation_of(const Keys& keys, const char* key, const std::vector<Json>& k
   return keys.one_of(key, known);
 }
 
-void read_activation(const Keys& keys, const char* key, GptConfig& gpt) {
+void bind_activation(Keys& keys, const char* key, GptConfig& gpt, const char* tanh) {
+  const bool is_tanh = gpt.activation() == GptConfig::Activation::kGeluTanh;
+  keys.put(key, gpt.relu ? "relu" : is_tanh ? tanh : "gelu");
   const Json name = activation_of(keys, key, {"gelu", "gelu_pytorch_tanh", "gelu_new", "relu"});
   gpt.relu = name == "relu";
   gpt.bias_gelu_fusion = name == "gelu_pytorch_tanh";
 }
 
-const char* activation_name(const GptConfig& gpt, const char* tanh) {
-  if (gpt.relu) return "relu";
-  return gpt.activation() == GptConfig::Activation::kGeluTanh ? tanh : "gelu";
-}
-
-void read_dropout(const Keys& keys, const char* embedding, const char* sublayers, GptConfig& gpt) {
-  gpt.hidden_dropout = keys.number(sublayers);
-  if (const double other = keys.number(embedding); other != gpt.hidden_dropout)
+void bind_dropout(Keys& keys, const char* embedding, const char* sublayers, GptConfig& gpt) {
+  double other = gpt.hidden_dropout;
+  keys.bind(embedding, other);
+  keys.bind(sublayers, gpt.hidden_dropout);
+  if (other != gpt.hidden_dropout)
     keys.fail(embedding, other,
               std::string("that of ") + sublayers + ", " + std::to_string(gpt.hidden_dropout) +
                   ": --hidden-dropout is for both (no weight depends on it, so it may be edited)");

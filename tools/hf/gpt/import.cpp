@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <chrono>
 #include <set>
+#include <string_view>
 
 #include "framework/format/folder.h"
 #include "framework/format/io.h"
@@ -9,33 +10,152 @@
 #include "framework/format/torch_file.h"
 #include "framework/format/whole.h"
 #include "framework/util/errors.h"
+#include "framework/util/printable.h"
 #include "framework/util/stopwatch.h"
+#include "models/gpt/gpt_parameters.h"
 #include "tools/hf/gpt/args.h"
 #include "tools/hf/gpt/convert.h"
 #include "tools/hf/gpt/family.h"
 #include "tools/hf/gpt/parameters.h"
-#include "tools/hf/gpt/weights.h"
 #include "tools/hf/tensors.h"
 
 namespace anymesh {
 namespace {
 
 namespace fs = std::filesystem;
-using Cut = GptParameter::Cut;
+using NameSet = std::set<std::string>;
+
+// FSDP and torch.compile also wrap modules inside a model; the others wrap all of it.
+constexpr std::string_view kInnerWrappers[] = {"_orig_mod.", "_fsdp_wrapped_module.",
+                                               "_checkpoint_wrapped_module."};
+constexpr std::string_view kWrappers[] = {"_forward_module.", "module.", "base_model.model.",
+                                          "model."};
+
+[[noreturn]] void fail_as_adapter(const fs::path& path) {
+  throw DamagedFile(
+      path.string() +
+      ": is of an adapter of PEFT, not of a model. Merge it into its base model first: python3 -c "
+      "'from peft import AutoPeftModelForCausalLM as P; P.from_pretrained(\"" +
+      path.parent_path().string() +
+      "\").merge_and_unload().save_pretrained(\"merged\")', and import merged");
+}
+
+void check_count(const fs::path& folder, size_t tensors, const GptConfig& gpt) {
+  const auto require = [&](size_t least, const std::string& parts) {
+    if (least > tensors)
+      throw DamagedFile(folder.string() + ": " + std::to_string(tensors) +
+                        " tensors, which are too few for the " + parts + " that its " +
+                        kHfConfigFile + " has");
+  };
+  require(static_cast<size_t>(gpt.num_layers), std::to_string(gpt.num_layers) + " layers");
+  size_t expert_layers = 0;
+  for (int i = 0; i < gpt.num_layers; ++i) expert_layers += gpt.has_experts(i);
+  require(
+      expert_layers * static_cast<size_t>(gpt.num_experts),
+      std::to_string(gpt.num_experts) + " experts of " + std::to_string(expert_layers) + " layers");
+}
+
+// Returns the name without what wrappers added, or as it is if the model has none such.
+std::string unwrapped(const std::string& stored, const NameSet& known) {
+  std::string name = stored;
+  for (const std::string_view wrapper : kInnerWrappers)
+    for (size_t at; (at = name.find(wrapper)) != std::string::npos;) name.erase(at, wrapper.size());
+  while (!known.contains(name)) {
+    const auto wrapper = std::ranges::find_if(
+        kWrappers, [&](std::string_view prefix) { return name.starts_with(prefix); });
+    if (wrapper == std::end(kWrappers)) return stored;
+    name.erase(0, wrapper->size());
+  }
+  return name;
+}
+
+// Gives the weights the names that the model has. Returns a note, or "" if they had them.
+std::string unwrap(const fs::path& folder, StoredWeights& weights, const NameSet& known) {
+  std::string note;
+  std::map<std::string, Value> tensors;
+  for (const auto& [stored, tensor] : weights.tensors) {
+    const std::string name = unwrapped(stored, known);
+    if (!tensors.emplace(name, tensor).second)
+      throw DamagedFile(folder.string() + ": has " + printable(name) + " twice, once as " +
+                        printable(stored) + ", with a wrapper's prefix");
+    if (note.empty() && name != stored)
+      note = "names of tensors had what a trainer's wrapper adds: " + printable(stored) +
+             " is taken as " + printable(name) + ", and others likewise";
+  }
+  weights.tensors = std::move(tensors);
+  std::map<std::string, fs::path> absent;
+  for (const auto& [stored, file] : weights.absent) absent[unwrapped(stored, known)] = file;
+  weights.absent = std::move(absent);
+  return note;
+}
+
+// Returns the name of the output layer's weight.
+std::string head_name(const HfModel& model) {
+  return tensors_of(*model.family)["lm_head"].get<std::string>() + ".weight";
+}
+
+// Returns what names of the bare model's files are without.
+std::string base_of(const HfModel& model) { return tensors_of(*model.family)["base"]; }
+
+std::string bare_name(const std::string& name, const std::string& base) {
+  return name.starts_with(base) ? name.substr(base.size()) : name;
+}
+
+// Throws a DamagedFile if the folder has an adapter of PEFT, with the command that merges it.
+void refuse_adapter(const fs::path& folder) {
+  if (const fs::path config = folder / "adapter_config.json"; fs::exists(config))
+    fail_as_adapter(config);
+}
+
+// The weights of a Hugging Face folder, under the names that transformers' model has. The
+// additions of a trainer's wrappers are taken off, with a note:
+//
+//   module._orig_mod.model.layers.0._checkpoint_wrapped_module.mlp   model.layers.0.mlp
+//
+// Leaves out names of the index that no file has and the model does not need, as of a tied head.
+struct HfWeights {
+  CheckpointReader checkpoint;
+  std::vector<std::string> notes;  // for the user, a line each
+};
+
+// Throws a DamagedFile for a folder that has other weights, too few of them, or an adapter's.
+HfWeights open_hf_weights(const fs::path& folder, const HfModel& model) {
+  if (checkpoint_kind(resolve_tag(folder)) != CheckpointReader::Kind::kWeights)
+    throw DamagedFile(folder.string() + ": expected a folder of Hugging Face, found " +
+                      open_checkpoint(folder, /*threads=*/1).description);
+  StoredWeights weights = read_weights(folder);
+  check_count(folder, weights.tensors.size() + weights.absent.size(), model.gpt);
+  const std::string base = base_of(model);
+  NameSet needed;
+  for (const HfParameter& parameter : hf_parameters(model))
+    for (const HfTensor& tensor : parameter.theirs)
+      needed.insert({tensor.name, bare_name(tensor.name, base)});
+  NameSet known = needed;
+  known.insert(head_name(model));
+  std::vector<std::string> notes;
+  if (!weights.inside.empty())
+    notes.push_back(folder.string() + ": its weights are inside a trainer's file, under '" +
+                    weights.inside + "'; the rest of it is left out");
+  if (const std::string note = unwrap(folder, weights, known); !note.empty()) notes.push_back(note);
+  for (const auto& [name, tensor] : weights.tensors)
+    if (name.find(".lora_") != std::string::npos) fail_as_adapter(weights_entry(folder));
+  std::erase_if(weights.absent, [&](const auto& item) { return !needed.contains(item.first); });
+  return {reader_of(folder, weights), notes};
+}
 
 // Returns whether it is a table that older versions of transformers saved.
 bool is_buffer(const std::string& name, const Shape& shape, const HfModel& model) {
   return std::ranges::any_of(model.family->buffers, [&](const Family::Buffer& buffer) {
-    if (!name.ends_with(buffer.end)) return false;
+    if (!buffer.end || !name.ends_with(buffer.end)) return false;
     if (buffer.dims == 0) return numel(shape) == 1;
     if (buffer.dims == 1) return shape == Shape{model.gpt.rotary_width() / 2};
     return shape.size() == buffer.dims;
   });
 }
 
-BytesPtr take_theirs(const CheckpointReader& weights, const HfTensor& tensor, const Family& family,
-                     std::set<std::string>& left) {
-  return take(weights, tensor.name, bare_name(tensor.name, family), tensor.shape, left,
+BytesPtr take_theirs(const CheckpointReader& weights, const HfTensor& tensor,
+                     const std::string& base, NameSet& left) {
+  return take(weights, tensor.name, bare_name(tensor.name, base), tensor.shape, left,
               std::string(" by its ") + kHfConfigFile);
 }
 
@@ -46,22 +166,23 @@ bool has_own_head(const CheckpointReader& weights, const HfModel& model) {
     return false;
   const HfTensor table = hf_parameters(model)[0].theirs[0];
   const auto read = [&](const std::string& name) {
-    std::set<std::string> left;
+    NameSet left;
     return TensorRecord{DType::kFloat32, table.shape, false,
-                        take_theirs(weights, {name, table.shape}, *model.family, left)};
+                        take_theirs(weights, {name, table.shape}, base_of(model), left)};
   };
   return compare_tensors(read(table.name), read(head_name(model))).count > 0;
 }
 
 // Makes our parameters from their tensors. Throws for a tensor that the model does not have.
 std::vector<BytesPtr> read_ours(const CheckpointReader& weights, const HfModel& model,
-                                const std::vector<GptParameter>& parameters) {
-  std::set<std::string> left(weights.names().begin(), weights.names().end());
+                                const std::vector<HfParameter>& parameters) {
+  const std::string base = base_of(model);
+  NameSet left(weights.names().begin(), weights.names().end());
   std::vector<BytesPtr> ours;
-  for (const GptParameter& parameter : parameters) {
+  for (const HfParameter& parameter : parameters) {
     std::vector<BytesPtr> theirs;
     for (const HfTensor& tensor : parameter.theirs)
-      theirs.push_back(take_theirs(weights, tensor, *model.family, left));
+      theirs.push_back(take_theirs(weights, tensor, base, left));
     ours.push_back(ours_of(parameter, std::move(theirs)));
   }
   if (!model.gpt.untie_embeddings_and_output_weights)
@@ -74,30 +195,25 @@ std::vector<BytesPtr> read_ours(const CheckpointReader& weights, const HfModel& 
 }
 
 // Makes the info as framework/checkpoint/metadata.cpp does from a run's parameters.
-UniversalInfo info_of(const std::vector<GptParameter>& parameters, const HfModel& model) {
-  const auto patterns = [&](const auto& chosen) {
-    std::set<std::string> set;
+UniversalInfo info_of(const GptConfig& gpt) {
+  const std::vector<GptParameter> parameters = gpt_parameters(gpt);
+  const auto patterns = [&](bool (*is_such)(const GptParameter&)) {
+    NameSet set;
     for (const GptParameter& parameter : parameters)
-      if (chosen(parameter)) set.insert(pattern_of(parameter.name));
+      if (is_such(parameter)) set.insert(pattern_of(parameter.name));
     return std::vector<std::string>(set.begin(), set.end());
   };
-  const auto of_cut = [&](Cut cut) {
-    return patterns([cut](const GptParameter& parameter) { return parameter.cut == cut; });
-  };
   UniversalInfo info;
-  info.original_vocab_size = info.padded_vocab_size = model.gpt.vocab_size;
-  info.vocabulary = of_cut(Cut::kVocabulary);
-  info.pipeline_replicated = patterns([](const GptParameter& parameter) {
-    return parameter.cut == Cut::kVocabulary && parameter.name.starts_with(kTiedModules);
-  });
-  info.tp_replicated = of_cut(Cut::kWhole);
-  info.row_parallel = of_cut(Cut::kColumns);
-  std::set<std::string> thirds;
-  for (const GptParameter& parameter : parameters)
-    if (parameter.cut == Cut::kThird && thirds.insert(pattern_of(parameter.name)).second)
-      info.sub_params.push_back(
-          UniversalInfo::whole_cut(pattern_of(parameter.name), parameter.shape, 2));
-  info.two_sub_params = patterns([](const GptParameter& parameter) { return parameter.halves; });
+  info.original_vocab_size = info.padded_vocab_size = gpt.vocab_size;
+  info.vocabulary = patterns([](const GptParameter& p) { return p.vocabulary; });
+  info.pipeline_replicated = patterns([](const GptParameter& p) { return p.tied; });
+  info.tp_replicated = patterns([](const GptParameter& p) { return p.split_dim < 0; });
+  info.row_parallel = patterns([](const GptParameter& p) { return p.split_dim == 1; });
+  info.two_sub_params = patterns([](const GptParameter& p) { return p.sub_params == 2; });
+  NameSet later;  // a cut along a later dim has no list of its own
+  for (const GptParameter& p : parameters)
+    if (p.split_dim > 1 && later.insert(pattern_of(p.name)).second)
+      info.sub_params.push_back(UniversalInfo::whole_cut(pattern_of(p.name), p.shape, p.split_dim));
   return info;
 }
 
@@ -111,10 +227,10 @@ ExpertSpread spread_of(const GptConfig& gpt) {
 }
 
 // Makes the model states of a run before its first step, as far as an import knows them.
-Value metadata_of(const std::vector<GptParameter>& parameters, const HfModel& model,
+Value metadata_of(const std::vector<HfParameter>& parameters, const HfModel& model,
                   const UniversalInfo& info) {
   std::vector<Value::Entry> shapes;
-  for (const GptParameter& parameter : parameters)
+  for (const HfParameter& parameter : parameters)
     shapes.emplace_back(parameter.name, Value::size(parameter.shape));
   Value args = args_of_gpt(model.gpt);
   args.set(keys::kPaddedVocabSize, model.gpt.vocab_size);
@@ -144,9 +260,9 @@ Value metadata_of(const std::vector<GptParameter>& parameters, const HfModel& mo
 
 // Makes the files of a universal folder. Their tensors are read as they are written.
 std::vector<StreamedFile> files_of(const fs::path& folder, const HfModel& model,
-                                   const std::vector<GptParameter>& parameters,
+                                   const std::vector<HfParameter>& parameters,
                                    const std::vector<BytesPtr>& ours) {
-  const UniversalInfo info = info_of(parameters, model);
+  const UniversalInfo info = info_of(model.gpt);
   MergeRules rules(info);
   const ExpertSpread spread = spread_of(model.gpt);
   std::vector<StreamedFile> files;
@@ -206,7 +322,7 @@ HfImport import_hf(const fs::path& folder, const fs::path& save, const ProgressC
                            head_name(model) + " is another table: imported as untied");
   }
   report.notes.insert(report.notes.end(), model.notes.begin(), model.notes.end());
-  const std::vector<GptParameter> parameters = hf_parameters(model);
+  const std::vector<HfParameter> parameters = hf_parameters(model);
   const std::vector<BytesPtr> ours = read_ours(weights, model, parameters);
   const std::vector<StreamedFile> files = files_of(out.folder(), model, parameters, ours);
   FolderRecord record(save, "the output folder");

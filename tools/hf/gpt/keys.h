@@ -1,10 +1,13 @@
 #pragma once
 
+#include <array>
 #include <climits>
 #include <filesystem>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -16,10 +19,20 @@ namespace anymesh {
 
 using Json = nlohmann::ordered_json;
 
-// The keys of a config.json. An absent key has the default of its family's config class, a null one
-// the argument `otherwise`. Remembers which keys were read.
+// The keys of a config.json. A family names each once, and it is read or written:
+//
+//   keys.bind("rms_norm_eps", gpt.layernorm_epsilon);   the field is read from it, or written to it
+//   keys.always("use_sliding_window", false);           the only value: others are refused
+//   keys.require("use_bias", true);                     as above, but left to the class when written
+//   keys.ignore({"layerdrop"});                         read without an effect, never written
+//   keys.put("pad_token_id", nullptr);                  written alone
+//   keys.set(gpt.add_qkv_bias, true);                   no key: all models of the family have it
+//
+// An absent key has the default of its family's config class, a null one the argument `otherwise`.
+// Remembers which keys were read.
 class Keys {
  public:
+  Keys() : writes_(true) {}  // writes object()
   explicit Keys(const std::filesystem::path& file) : file_(file.string()) {
     object_ = Json::parse(bounded(read_text(file), file), nullptr, /*allow_exceptions=*/false);
     if (!object_.is_object()) throw DamagedFile(file_ + ": is no JSON object");
@@ -27,13 +40,56 @@ class Keys {
   Keys(std::string file, Json object) : file_(std::move(file)), object_(std::move(object)) {}
 
   // Sets the defaults. A key under another name, which transformers prefers, gets its usual one.
-  using OtherNames = std::vector<std::pair<const char*, const char*>>;
+  using OtherNames = std::array<std::pair<const char*, const char*>, 4>;
   void assume(const OtherNames& others, const Json& defaults) {
     for (const auto& [other, usual] : others) {
+      if (!other) break;
       used_.insert(other);
       if (const Json value = object_.value(other, Json()); !value.is_null()) object_[usual] = value;
     }
     defaults_ = defaults;
+  }
+
+  bool writes() const { return writes_; }
+  const Json& object() const { return object_; }
+
+  void bind(const char* name, int& field, const Json& otherwise = {}) {
+    if (writes_) return put(name, field);
+    field = integer(name, otherwise);
+  }
+  void bind(const char* name, double& field) {
+    if (writes_) return put(name, field);
+    field = number(name);
+  }
+  void bind(const char* name, bool& field) {
+    if (writes_) return put(name, field);
+    field = is_true(name);
+  }
+  void bind_not(const char* name, bool& field) {
+    bool opposite = !field;
+    bind(name, opposite);
+    field = !opposite;
+  }
+  void always(const char* name, const Json& value) {
+    put(name, value);
+    one_of(name, {value});
+  }
+  void require(const char* name, const Json& value) const {
+    if (!writes_) one_of(name, {value});
+  }
+  void ignore(std::initializer_list<const char*> names) const {
+    used_.insert(names.begin(), names.end());
+  }
+  void put(const char* name, const Json& value) {
+    if (writes_) object_[name] = value;
+  }
+  void drop(const char* name) {
+    if (writes_) object_.erase(name);
+  }
+
+  template <class T>
+  void set(T& field, const std::type_identity_t<T>& value) const {
+    if (!writes_) field = value;
   }
 
   Json find(const char* name) const {
@@ -106,8 +162,9 @@ class Keys {
     return names;
   }
 
+  bool writes_ = false;
   std::string file_;
-  Json object_, defaults_ = Json::object();
+  Json object_ = Json::object(), defaults_ = Json::object();
   mutable std::set<std::string> used_, inner_unused_;
   mutable std::vector<std::string> notes_;
 };

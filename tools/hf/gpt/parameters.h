@@ -1,6 +1,5 @@
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "tools/hf/export.h"
@@ -30,12 +29,7 @@ namespace anymesh {
 //   G  ours are, for each group, the rows [q, ..., q, key, value]; theirs all q, all keys, all values
 //
 // Rotary positions turn the same pairs of elements on both sides, so no row moves for them.
-struct GptParameter : HfParameter {  // `other_name` is that of a run without a pipeline
-  // By tensor parallelism: along dim 0, 1 or 2.
-  enum class Cut { kWhole, kRows, kColumns, kThird, kVocabulary };
-  Cut cut = Cut::kWhole;
-  bool halves = false;  // gate and up, each cut by itself
-};
+// `other_name` is that of a run without a pipeline. In the order of gpt_parameters().
+std::vector<HfParameter> hf_parameters(const HfModel& model);
 
-std::vector<GptParameter> hf_parameters(const HfModel& model);
 }  // namespace anymesh

@@ -89,8 +89,6 @@ class Scaling {
   mutable std::set<std::string> used_;
 };
 
-}  // namespace
-
 // transformers 5 has rope_parameters. Older versions have the keys rope_theta and rope_scaling.
 // transformers takes rope_scaling where it finds both objects, and what the object has before what
 // stands beside it.
@@ -120,8 +118,8 @@ void read_rotary(const Keys& keys, GptConfig& gpt, const char* percent_name,
   gpt.rope_theta = theta.get<double>();
 }
 
-void write_rotary(const GptConfig& gpt, Json& json, const char* theta_name) {
-  json[theta_name] = gpt.rope_theta.value;
+void write_rotary(const GptConfig& gpt, Keys& keys, const char* theta_name) {
+  keys.put(theta_name, gpt.rope_theta.value);
   Json scaling;
   if (gpt.use_rope_scaling)
     scaling = {{"rope_type", "llama3"},
@@ -139,10 +137,19 @@ void write_rotary(const GptConfig& gpt, Json& json, const char* theta_name) {
                {"beta_slow", gpt.beta_slow}};
   if (gpt.rope_type == "dynamic") {
     scaling = {{"rope_type", "dynamic"}, {"factor", gpt.rotary_scaling_factor}};
-    json["max_position_embeddings"] =
-        gpt.original_max_position_embeddings;  // there is no other key
+    keys.put("max_position_embeddings",
+             gpt.original_max_position_embeddings);  // there is no other key
   }
-  if (!scaling.is_null()) json["rope_scaling"] = scaling;
+  if (!scaling.is_null()) keys.put("rope_scaling", scaling);
+}
+
+}  // namespace
+
+void bind_rotary(Keys& keys, GptConfig& gpt, const char* percent, const char* theta) {
+  if (keys.writes())
+    write_rotary(gpt, keys, theta);
+  else
+    read_rotary(keys, gpt, percent, theta);
 }
 
 }  // namespace anymesh

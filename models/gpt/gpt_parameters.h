@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "framework/pipeline/schedule.h"
+#include "models/gpt/gpt_config.h"
+
+namespace anymesh {
+
+// Describes a GPT's parameter on any mesh. ParamSpec has these fields for one rank. This is the only
+// list of them: a stage allocates its part of it (stage_params.h), hf_convert finds transformers'
+// tensors for it, and the closed form of the traffic counts it.
+//
+// Megatron-DeepSpeed names them in two ways, for L transformer layers:
+//
+//   name: pipeline (layers are numbered)    other_name: --no-pipeline-parallel
+//   tied_modules.embed.<x>, untied 1.<x>    language_model.embedding.<x>
+//   2.<x> ... <L+1>.<x>                     language_model.encoder.layers.0.<x> ... <L-1>.<x>
+//   <L+2>.<x>                               language_model.encoder.final_layernorm.<x>
+//   <L+3>.lm_head.weight, untied            language_model.output_layer.weight
+//
+// Initial weights are drawn by the first one. Every run loads both.
+struct GptParameter {
+  std::string name, other_name = {};
+  std::vector<int64_t> shape;  // the whole tensor's, with the true vocabulary
+  int split_dim = -1;          // the dim that tp cuts; -1 if every tp rank holds the whole
+  int sub_params = 1;          // equal parts of that dim, each cut separately
+  bool experts = false;        // dim 0 counts experts, which ep cuts
+  bool vocabulary = false;     // dim 0 is the vocabulary, which is padded
+  bool weight_decay = true;
+  bool tied = false;                                // the first and the last stage both hold it
+  bool buffer = false;                              // the model changes it itself
+  enum class Sum { kNever, kOfSequence, kAlways };  // of the gradient, over tp: never, where each
+  Sum tp_sum = Sum::kNever;                         // rank has a part of the sequence, or always
+  double mean = 0, std = 0;                         // of the initial values
+  int layer = 0;  // the number of the checkpoint's layer file: 1 embeds, i + 2 is layer i
+};
+
+// In the order in which DeepSpeed would flatten them.
+std::vector<GptParameter> gpt_parameters(const GptConfig& config);
+
+// A stage's part of them: layers [range.begin, range.end), and the embedding and the head at the
+// ends.
+struct GptStage {
+  GptStage(const GptConfig& config, int pp_size, int pp_rank);
+
+  // Returns the unit of the stage (stage.h) that uses the parameter; none if it does not hold it.
+  std::optional<int> unit_of(const GptParameter& parameter) const;
+  int head_unit() const { return first + range.end - range.begin; }
+
+  LayerRange range;
+  bool first, last;
+};
+
+}  // namespace anymesh
