@@ -9,7 +9,7 @@
 using namespace anymesh;
 
 int main(int argc, char** argv) try {
-  const CheckpointReader checkpoint = open_checkpoint(argc > 1 ? argv[1] : ".", /*threads=*/4);
+  const Checkpoint checkpoint = open_checkpoint(argc > 1 ? argv[1] : ".", /*threads=*/4);
   for (const std::string& name : checkpoint.names()) {
     const TensorRecord weight = as_float32(checkpoint.parameter(name).weight());
     std::vector<float> values(static_cast<size_t>(weight.numel()));

@@ -11,7 +11,7 @@ import sys
 
 ROOMS = """
 framework/torch.h framework/util/ framework/format/io/ framework/format/torch_file/ framework/format/layout/ framework/format/folder/
-framework/format/write/ framework/format/sharded/ framework/format/whole/ framework/format/reshard/ framework/format/ framework/optim/ framework/comm/topology.h framework/config/ framework/data/ framework/comm/
+framework/format/write/ framework/format/sharded/ framework/format/checkpoint/ framework/format/whole/ framework/format/reshard/ framework/format/ framework/optim/ framework/comm/topology.h framework/config/ framework/data/ framework/comm/
 framework/kernels/ framework/cuda/ framework/storage.h framework/param_spec framework/tensor_parallel/ framework/expert_parallel/
 framework/pipeline/ framework/zero/ framework/profile/ framework/run.h framework/checkpoint/ framework/engine framework/run/ models/ tools/
 """.split()

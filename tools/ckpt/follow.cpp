@@ -74,7 +74,7 @@ class Follower {
     }
     for (int tp = 0; tp < tp_size_ && is_cut_; ++tp)
       out_ << "  tp " << tp << " has S" << tp << " = " << slice_text(parameter_, tp) << '\n';
-    if (tp_size_ > 1 && parameter_.averaged) {
+    if (tp_size_ > 1 && parameter_.averaged()) {
       out_ << "  each tp rank has a copy; W is their mean\n";
     } else if (tp_size_ > 1 && !is_cut_) {
       out_ << "  each tp rank has all of W\n";

@@ -17,7 +17,7 @@ namespace anymesh {
 namespace {
 
 namespace fs = std::filesystem;
-using Kind = CheckpointReader::Kind;
+using Kind = Checkpoint::Kind;
 using FileKind = CheckpointFileName::Kind;
 
 constexpr size_t kMostProblems = 40;
@@ -264,33 +264,30 @@ class Verifier {
   }
 
   void check_ordinary() {
-    const ShardedCheckpoint source = open_sharded_checkpoint(path_, options_.workers);
-    if (!source.states_refused.empty())
+    const auto ranks =
+        std::make_shared<const ShardedCheckpoint>(open_sharded_checkpoint(path_, options_.workers));
+    if (!ranks->states_refused.empty())
       notes_.insert("note: the optimizer's states are not understood, so not checked: " +
-                    printable(source.states_refused, 1000));
-    const UniversalInfo info = merge_info(source);
+                    printable(ranks->states_refused, 1000));
+    const Merger merger(ranks, merge_info(*ranks));
     std::vector<const std::string*> names;
-    for (const auto& [name, shards] : source.parameters) names.push_back(&name);
-    parallel_for(names.size(), options_.workers,
-                 [&](size_t i) { attempt([&] { check_parameter(source, info, *names[i]); }); });
+    for (const auto& [name, shards] : ranks->parameters) names.push_back(&name);
+    parallel_for(names.size(), options_.workers, [&](size_t i) {
+      attempt([&] { check_parameter(*ranks, merger, *names[i]); });
+    });
     parameters_ = static_cast<int64_t>(names.size());
   }
 
   // Checks one parameter by itself, so that a broken one does not hide the others. Every element
-  // must exist exactly once (the plan throws otherwise), and all copies must be equal.
-  void check_parameter(const ShardedCheckpoint& source, const UniversalInfo& info,
+  // must exist exactly once (merged() throws otherwise), and all copies must be equal.
+  void check_parameter(const ShardedCheckpoint& source, const Merger& merger,
                        const std::string& name) {
-    const auto& shards = source.parameters.at(name);
-    ShardedCheckpoint alone{.stage = source.stage, .tp_size = source.tp_size};
-    alone.experts = source.experts;
-    alone.model_states.assign(source.model_states.size(), Value::dict());
-    alone.parameters = {{name, shards}};
-    const ConvertPlan plan = plan_conversion(alone, info);
-    elements_ += plan.elements;
-    const bool replicated = !plan.files.empty() && plan.files[0].rule == "replicated";
+    const SavedParameter parameter = merger.merged(name);
+    elements_ += parameter.elements();
     std::map<int, const ParameterShard*> firsts;  // by tp rank; only 0 if replicated
-    for (const ParameterShard& shard : shards) {
-      const auto [first, is_new] = firsts.emplace(replicated ? 0 : shard.tp_rank, &shard);
+    for (const ParameterShard& shard : parameter.shards) {
+      const auto [first, is_new] =
+          firsts.emplace(parameter.is_replicated() ? 0 : shard.tp_rank, &shard);
       for (const auto& [state, elements] : first->second->states)
         if (!is_new) check_copy(source, name, *first->second, shard, state);
     }
@@ -330,14 +327,14 @@ class Verifier {
 
   // Checks a universal folder or weights.
   void check_whole() {
-    const CheckpointReader whole = open_checkpoint(path_, options_.workers);
+    const Checkpoint whole = open_checkpoint(path_, options_.workers);
     for (const std::string& name : listed_parameters())
       if (!whole.contains(name)) add((path_ / kZeroFolder / name).string() + ": is missing");
     std::pair<std::string, Value> first;                 // the first with a step
     std::map<std::set<std::string>, std::string> kinds;  // sets of states, each with a parameter
     for (const std::string& name : whole.names()) {
       attempt([&] {
-        const WholeParameter parameter = whole.parameter(name);
+        const SavedParameter parameter = whole.parameter(name);
         ++parameters_;
         std::set<std::string> states;
         for (const auto& [state, tensor] : parameter.states) {

@@ -16,7 +16,6 @@ namespace anymesh {
 
 struct ProcessGrid;
 class StageModule;
-class CheckpointReader;
 
 // Functions for the fp32 weights of a checkpoint, named as on DeepSpeed's page "Model
 // Checkpointing" (deepspeed.utils.zero_to_fp32, deepspeed.checkpoint.utils).

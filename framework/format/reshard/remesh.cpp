@@ -1,12 +1,10 @@
-#include "framework/format/reshard/remesh.h"
-
 #include <algorithm>
 
 #include "framework/format/layout/merge_rules.h"
 #include "framework/format/layout/partition.h"
+#include "framework/format/reshard/uncut_model.h"
 #include "framework/format/sharded/stages.h"
 #include "framework/format/sharded/tensor_views.h"
-#include "framework/format/torch_file/torch_file.h"
 #include "framework/util/errors.h"
 #include "framework/util/printable.h"
 
@@ -71,12 +69,12 @@ std::pair<size_t, std::string> place_in_layer(const std::string& name) {
 // How tp of the new mesh cuts each parameter.
 class Cuts {
  public:
-  Cuts(const WholeModel& model, int tp_size)
+  Cuts(const UncutModel& model, int tp_size)
       : tp_size_(tp_size),
         info_(info_of(model)),
         rules_(info_),
-        experts_(ExpertSpread::from(model.model_states)) {
-    const Value args = model.model_states[0].find(keys::kArgs).value_or(Value::dict());
+        experts_(ExpertSpread::from(model.checkpoint.model_states)) {
+    const Value args = model.checkpoint.model_states[0].find(keys::kArgs).value_or(Value::dict());
     vocabulary_multiple_ = args.find("make_vocab_size_divisible_by").value_or(128).as_int();
   }
 
@@ -91,7 +89,7 @@ class Cuts {
   }
 
   // Adds to a universal_checkpoint_info of tp 1 the patterns that it needs at other tp.
-  void publish(Value& info, const WholeModel& model) {
+  void publish(Value& info, const UncutModel& model) {
     if (tp_size_ == 1) return;
     const std::vector<std::string>& names = model.checkpoint.names();
     publish_experts(info, model);
@@ -107,7 +105,7 @@ class Cuts {
   }
 
   // The patterns of stacked experts: w1 and w3 [E, f, h], w2 [E, h, f]. tp cuts f.
-  void publish_experts(Value& info, const WholeModel& model) {
+  void publish_experts(Value& info, const UncutModel& model) {
     const auto add = [&](std::string_view key, const Value& item) {
       Value list = info.find(key).value_or(Value::list());
       for (const Value& known : list.items())
@@ -134,8 +132,8 @@ class Cuts {
   }
 
  private:
-  static UniversalInfo info_of(const WholeModel& model) {
-    const Value info = model.model_states[0].find(keys::kUniversalInfo);
+  static UniversalInfo info_of(const UncutModel& model) {
+    const Value info = model.checkpoint.model_states[0].find(keys::kUniversalInfo);
     return info ? UniversalInfo::from_value(info) : UniversalInfo();
   }
 
@@ -170,9 +168,9 @@ class Cuts {
 // Tells which parameters a stage has: those of its layers, and of layers that it shares.
 class Stages {
  public:
-  Stages(const WholeModel& model, int pp_size, Cuts& cuts) : pp_size_(pp_size), cuts_(cuts) {
+  Stages(const UncutModel& model, int pp_size, Cuts& cuts) : pp_size_(pp_size), cuts_(cuts) {
     if (pp_size == 1) return;
-    const Value args = model.model_states[0].find(keys::kArgs).value_or(Value::dict());
+    const Value args = model.checkpoint.model_states[0].find(keys::kArgs).value_or(Value::dict());
     num_layers_ = static_cast<int>(args.at("num_layers").as_int());
     if (pp_size > num_layers_)
       throw UserError("--target: pp=" + std::to_string(pp_size) + " stages have only " +
@@ -195,7 +193,7 @@ class Stages {
 };
 
 // Returns a rank's shard of a parameter.
-Parameter cut_parameter(const WholeParameter& whole, const std::string& name,
+Parameter cut_parameter(const SavedParameter& whole, const std::string& name,
                         const ShardLayout& layout) {
   Parameter parameter{name, layout.shard_shape(), {}, whole.step, {}};
   for (const auto& [state, tensor] : whole.states)
@@ -216,10 +214,10 @@ Value entry_of(const Parameter& parameter) {
 }
 
 // The source's metadata for a rank of the new mesh.
-Value metadata_for(const WholeModel& model, const CheckpointMesh& to, int pp, int tp, Cuts& cuts) {
+Value metadata_for(const UncutModel& model, const CheckpointMesh& to, int pp, int tp, Cuts& cuts) {
   const CheckpointMesh& from = model.mesh;
   const int near = std::min(pp, from.pp_size - 1) * from.tp_size + tp % from.tp_size;
-  Value state = model.model_states.at(static_cast<size_t>(near));
+  Value state = model.checkpoint.model_states.at(static_cast<size_t>(near));
   Value info = state.find(keys::kUniversalInfo);
   if (from.tp_size == to.tp_size || !info) return state;
   cuts.publish(info, model);
@@ -234,14 +232,14 @@ Value metadata_for(const WholeModel& model, const CheckpointMesh& to, int pp, in
 // Builds the ranks one by one.
 class Builder {
  public:
-  Builder(const WholeModel& model, const CheckpointMesh& to)
+  Builder(const UncutModel& model, const CheckpointMesh& to)
       : model_(model),
         to_(to),
         cuts_(model, to.tp_size),
         stages_(model, to.pp_size, cuts_),
-        experts_(ExpertSpread::from(model.model_states)),
-        pipeline_(is_pipeline(model.model_states[0], model.checkpoint.names().at(0))) {
-    for (const Value& state : model.model_states) buffers_.merge(buffer_names(state));
+        experts_(ExpertSpread::from(model.checkpoint.model_states)),
+        pipeline_(is_pipeline(model.checkpoint.model_states[0], model.checkpoint.names().at(0))) {
+    for (const Value& state : model.checkpoint.model_states) buffers_.merge(buffer_names(state));
     for (const auto& names : model.groups) trained_.insert(names.begin(), names.end());
   }
 
@@ -268,7 +266,7 @@ class Builder {
         return name.starts_with(kTiedModules) ? -1 : layer_name(name).layer;
       });
     for (const std::string& name : names) {
-      const WholeParameter whole = model_.checkpoint.parameter(name);
+      const SavedParameter whole = model_.checkpoint.parameter(name);
       group.parameters.push_back(
           cut_parameter(whole, name, cuts_.layout(name, whole.shape, rank.tp_rank)));
       for (const auto& [key, number] : model_.numbers[g].value_or(Value::dict()).entries())
@@ -282,7 +280,7 @@ class Builder {
 
   // Returns a tensor in the model's precision. Buffers keep their own.
   TensorRecord weight(const RankModel& rank, const std::string& name) {
-    const WholeParameter whole = model_.checkpoint.parameter(name);
+    const SavedParameter whole = model_.checkpoint.parameter(name);
     const ShardLayout layout = buffers_.contains(name)
                                    ? ShardLayout::make(whole.shape, {.replicated = true}, 1, 0)
                                    : cuts_.layout(name, whole.shape, rank.tp_rank);
@@ -318,8 +316,10 @@ class Builder {
 
   // The module keeps its order and its second names; its tensors are cut anew.
   void add_module(RankModel& rank) {
-    for (const auto& [second, first] :
-         model_.model_states[0].find(keys::kSharedParams).value_or(Value::dict()).entries())
+    for (const auto& [second, first] : model_.checkpoint.model_states[0]
+                                           .find(keys::kSharedParams)
+                                           .value_or(Value::dict())
+                                           .entries())
       rank.shared[second.as_string()] = first.as_string();
     std::map<std::string, TensorRecord> made;
     for (const auto& [name, old] : module_tensors(rank.model_state)) {
@@ -332,7 +332,7 @@ class Builder {
     }
   }
 
-  const WholeModel& model_;
+  const UncutModel& model_;
   const CheckpointMesh& to_;
   Cuts cuts_;
   Stages stages_;
@@ -342,9 +342,9 @@ class Builder {
 };
 
 // Returns notes on what Megatron-DeepSpeed's files do not tell, and another tp or pp needs.
-std::vector<std::string> notes_on_megatron(const WholeModel& model, const CheckpointMesh& to) {
+std::vector<std::string> notes_on_megatron(const UncutModel& model, const CheckpointMesh& to) {
   std::vector<std::string> notes;
-  const Value& state = model.model_states[0];
+  const Value& state = model.checkpoint.model_states[0];
   if (state.find("rng_state"))
     notes.push_back(
         "rng_state: a rank has the random numbers of the source's nearest rank; "
@@ -372,16 +372,16 @@ std::vector<std::string> notes_on_megatron(const WholeModel& model, const Checkp
 
 }  // namespace
 
-std::vector<RankModel> remeshed(const WholeModel& model, const CheckpointMesh& to,
+std::vector<RankModel> remeshed(const UncutModel& model, const CheckpointMesh& to,
                                 std::vector<std::string>& notes) {
   const CheckpointMesh& from = model.mesh;
   const bool cut = from.tp_size != to.tp_size || from.pp_size != to.pp_size;
-  if (cut && !model.model_states[0].find(keys::kArgs))
+  if (cut && !model.checkpoint.model_states[0].find(keys::kArgs))
     throw UserError(
         "--target: tp and pp of a model that is not Megatron's or ours cannot be "
         "changed, since its files do not tell how; leave tp and pp out");
   if (from.pp_size != to.pp_size &&
-      !is_pipeline(model.model_states[0], model.checkpoint.names().at(0)))
+      !is_pipeline(model.checkpoint.model_states[0], model.checkpoint.names().at(0)))
     throw UserError(
         "--target: this model was trained without a pipeline, and its parameters have "
         "other names than with one; leave pp out");

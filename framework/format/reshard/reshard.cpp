@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "framework/format/checkpoint/model.h"
 #include "framework/format/folder/kinds.h"
 #include "framework/format/io/file_io.h"
 #include "framework/format/reshard/beside.h"
@@ -12,7 +13,6 @@
 #include "framework/format/sharded/source_files.h"
 #include "framework/format/torch_file/record_checksums.h"
 #include "framework/format/torch_file/torch_file.h"
-#include "framework/format/whole/checkpoint_reader.h"
 #include "framework/util/errors.h"
 #include "framework/util/stopwatch.h"
 

@@ -1,8 +1,7 @@
 #include "framework/format/reshard/source.h"
 
-#include "framework/format/reshard/layer_files.h"
-#include "framework/format/reshard/remesh.h"
-#include "framework/format/whole/checkpoint_reader.h"
+#include "framework/format/reshard/uncut_model.h"
+#include "framework/format/sharded/tensor_views.h"
 #include "framework/util/errors.h"
 
 namespace anymesh {
@@ -58,9 +57,9 @@ ExpertSpread spread_experts(ExpertSpread experts, const CheckpointMesh& to) {
   return experts;
 }
 
-// Whether the ranks must be made from whole tensors: tp or pp changes, or a pipeline's layer files
+// Whether the ranks must be made from uncut tensors: tp or pp changes, or a pipeline's layer files
 // are to be made from masters.
-bool needs_whole_tensors(const ShardedCheckpoint& source, const CheckpointMesh& from,
+bool needs_uncut_tensors(const ShardedCheckpoint& source, const CheckpointMesh& from,
                          const CheckpointMesh& to) {
   if (from.tp_size != to.tp_size || from.pp_size != to.pp_size || source.experts.whole) return true;
   const bool moves = (from.stage == 3) != (to.stage == 3),
@@ -69,11 +68,50 @@ bool needs_whole_tensors(const ShardedCheckpoint& source, const CheckpointMesh& 
          is_pipeline(source.model_states[0], source.parameters.begin()->first);
 }
 
+// Stages may share a parameter; the first of them saved the layer's file.
+std::map<std::string, TensorRecord> masters_of(const std::vector<RankModel>& ranks, int tp_rank) {
+  std::map<std::string, TensorRecord> masters;
+  for (const RankModel& rank : ranks) {
+    if (rank.tp_rank != tp_rank) continue;
+    for (const RankModel::Group& group : rank.groups)
+      for (const RankModel::Parameter& parameter : group.parameters)
+        masters.emplace(parameter.name, parameter.states.find(kFp32State)->second);
+  }
+  return masters;
+}
+
+// Returns a pipeline's layer files, as name and contents, in the precision `to`. Their names, keys
+// and order stay: those are of the model's code. Weights are rounded from the masters in `ranks`,
+// which are of the source's tp and pp. Buffers stay as they are.
+std::vector<std::pair<std::string, Value>> recast_layer_files(const ShardedCheckpoint& source,
+                                                              const std::vector<RankModel>& ranks,
+                                                              DType to) {
+  const DType from = mesh_of(source).dtype;
+  const std::set<std::string> buffers = buffer_names(source);
+  std::vector<std::map<std::string, TensorRecord>> masters;  // by tp rank
+  for (int tp = 0; tp < source.tp_size; ++tp) masters.push_back(masters_of(ranks, tp));
+  std::vector<std::pair<std::string, Value>> files;
+  for (const LayerFile& layer : source.layers) {
+    const auto& own = masters[static_cast<size_t>(layer.tp_rank)];
+    Value contents = layer.contents;
+    for (const auto& [key, value] : layer.contents.entries()) {
+      const std::string name = layer.prefix + key.as_string();
+      if (!value.is_tensor() || value.as_tensor().dtype != from || buffers.contains(name)) continue;
+      const auto master = own.find(name);
+      contents.set(key.as_string(),
+                   rounded(master == own.end() ? value.as_tensor() : master->second, to));
+    }
+    files.emplace_back(layer.path.filename(), contents);
+  }
+  return files;
+}
+
 // Opens an ordinary checkpoint. Fills in report.from and report.to.
 ReshardSource open_ordinary(const ReshardOptions& options, const fs::path& input,
                             RecordChecksums& checks, ReshardReport& report) {
-  ShardedCheckpoint source =
-      open_sharded_checkpoint(input, options.threads, &checks, options.assume_module_order);
+  const auto ranks = std::make_shared<const ShardedCheckpoint>(
+      open_sharded_checkpoint(input, options.threads, &checks, options.assume_module_order));
+  const ShardedCheckpoint& source = *ranks;
   if (source.weights_only)
     throw UserError(input.string() + ": holds weights only, and no optimizer's state to cut");
   report.from = mesh_of(source);
@@ -83,13 +121,14 @@ ReshardSource open_ordinary(const ReshardOptions& options, const fs::path& input
   if (report.to.stage == 0 && report.to.dtype != DType::kFloat32 && is_partitioned(source))
     refuse_target(report.to, "DeepSpeed cannot load the BF16_Optimizer that it saves at ZeRO 0",
                   "give zero=1, which takes the same steps");
-  const bool whole = needs_whole_tensors(source, report.from, report.to);
+  const bool uncut = needs_uncut_tensors(source, report.from, report.to);
   ReshardSource result{.mesh = report.from, .model_states = source.model_states};
   result.experts = experts;
   const bool recast = report.from.dtype != report.to.dtype;
-  if (!whole && !recast)
+  if (!uncut && !recast)
     for (const auto& [key, path] : source.layer_files) result.layer_files.push_back(path);
-  if (report.from.stage == 0 && report.to.stage == 0 && !whole && !recast && experts.layers.empty())
+  if (report.from.stage == 0 && report.to.stage == 0 && !uncut && !recast &&
+      experts.layers.empty())
     return result;
   require_states(input, source.states_refused, "zero_to_fp32 exports the weights alone");
   if (source.groups.size() != source.model_states.size())
@@ -97,29 +136,29 @@ ReshardSource open_ordinary(const ReshardOptions& options, const fs::path& input
   result.optimizer_state = source.optimizer_state;
   check_hyperparameters(source.optimizer_state.at(keys::kParamGroups), input);
   note_numbers(source, /*universal=*/false, report.notes);
-  result.ranks = whole ? remeshed(open_whole_model(input, options.threads, checks, &source),
-                                  report.to, report.notes)
-                       : rank_models(source, report.to);
-  if (!whole && recast)
-    result.layers =
-        recast_layer_files(source, result.ranks, report.to.dtype, options.threads, checks);
+  result.ranks = uncut
+                     ? remeshed(uncut_model(checkpoint_of(ranks), &source), report.to, report.notes)
+                     : rank_models(source, report.to);
+  if (!uncut && recast) result.layers = recast_layer_files(source, result.ranks, report.to.dtype);
   return result;
 }
 
 ReshardSource open_universal(const ReshardOptions& options, const fs::path& input,
                              RecordChecksums& checks, ReshardReport& report) {
-  const WholeModel model = open_whole_model(input, options.threads, checks, nullptr);
+  const UncutModel model = uncut_model(open_checkpoint(input, options.threads, &checks), nullptr);
+  const Checkpoint& checkpoint = model.checkpoint;
   report.from = model.mesh;
   report.to = options.target.applied_to(report.from);
-  check_target(model.model_states[0], report.from, report.to);
-  const ExpertSpread experts = spread_experts(ExpertSpread::from(model.model_states), report.to);
-  return {model.mesh,
-          model.model_states,
-          model.optimizer_state,
-          remeshed(model, report.to, report.notes),
-          {},
-          {},
-          experts};
+  check_target(checkpoint.metadata, report.from, report.to);
+  const ExpertSpread experts =
+      spread_experts(ExpertSpread::from(checkpoint.model_states), report.to);
+  return {.mesh = model.mesh,
+          .model_states = checkpoint.model_states,
+          .optimizer_state = checkpoint.optimizer_state,
+          .ranks = remeshed(model, report.to, report.notes),
+          .layer_files = {},
+          .layers = {},
+          .experts = experts};
 }
 
 }  // namespace
@@ -127,11 +166,11 @@ ReshardSource open_universal(const ReshardOptions& options, const fs::path& inpu
 ReshardSource open_source(const ReshardOptions& options, const fs::path& input,
                           RecordChecksums& checks, ReshardReport& report) {
   switch (checkpoint_kind(input)) {
-    case CheckpointReader::Kind::kOrdinary:
+    case Checkpoint::Kind::kOrdinary:
       return open_ordinary(options, input, checks, report);
-    case CheckpointReader::Kind::kUniversal:
+    case Checkpoint::Kind::kUniversal:
       return open_universal(options, input, checks, report);
-    case CheckpointReader::Kind::kWeights:
+    case Checkpoint::Kind::kWeights:
       break;
   }
   throw UserError(input.string() + ": holds weights only, and no optimizer's state to cut");

@@ -279,8 +279,15 @@ void read_models(ShardedCheckpoint& source, const RankFiles& models, int threads
   const int64_t mp_size = next_rank(models, &Ranks::second);
   check_complete(source.folder, models, dp_size_of(models), mp_size);
   source.metadata_files = paths_of(models);
-  source.model_states = read_all(source.metadata_files, threads, checks);
-  source.model_states.resize(static_cast<size_t>(mp_size));  // the rest only had to be readable
+  const auto first = static_cast<size_t>(mp_size);
+  source.model_states = read_all(std::span(source.metadata_files).first(first), threads, checks);
+  source.frozen_parts.resize(source.metadata_files.size());
+  parallel_for(source.frozen_parts.size(), threads, [&](size_t i) {
+    const Value state =
+        i < first ? source.model_states[i] : read_torch_file(source.metadata_files[i], checks);
+    if (const Value shapes = state.find(keys::kFrozenParamShapes); shapes && shapes.size() > 0)
+      source.frozen_parts[i] = state.at(keys::kFrozenParamFragments);
+  });
   const Value& metadata = source.model_states[0];
   if (const Value recorded = metadata.find(keys::kParallelDimensions)) {
     const auto [tp, pp] = degrees_of(metadata);
@@ -318,10 +325,10 @@ void read_optimizers(ShardedCheckpoint& source, const RankFiles& models,
   source.stage = zero_stage_of(stage.value_or(1));  // BF16_Optimizer does not record it
   take_older_shapes(source, states);
   if (source.stage == 3) {
-    read_zero3(source, states, checks);
+    read_zero3(source, states);
   } else {
     if (name_mapped_parameters(source, states)) source.stage = 0;
-    source.model_tensors = model_tensors(source, threads, checks);
+    read_model_tensors(source, threads, checks);
     read_zero12(source, states);
   }
 }
@@ -370,7 +377,7 @@ ShardedCheckpoint open_sharded_checkpoint(const fs::path& folder, int threads,
   } else {
     const Value dp_size = source.model_states[0].find(keys::kDpWorldSize);
     source.dp_size = static_cast<int>(dp_size.value_or(1).as_int());
-    source.model_tensors = model_tensors(source, threads, checks);
+    read_model_tensors(source, threads, checks);
     if (source.weights_only) {
       read_weights(source);
     } else {

@@ -62,6 +62,16 @@ struct ParameterShard {
   }
 };
 
+// The contents of a pipeline's layer file, whose keys are names within the layer.
+struct LayerFile {
+  int number = 0, tp_rank = 0;
+  std::filesystem::path path;
+  Value contents;
+  std::string
+      prefix;  // of the full names: "3.", or for a layer that stages share "tied_modules.embed."
+  bool is_shared() const { return prefix.starts_with(kTiedModules); }
+};
+
 struct ShardedCheckpoint {
   std::filesystem::path folder;
   int stage = 0;
@@ -71,11 +81,14 @@ struct ShardedCheckpoint {
   std::vector<Value> model_states;                    // by mp rank; dp rank 0's under ZeRO 3
   std::map<std::pair<int, int>, std::filesystem::path> layer_files;  // by (layer, tp)
   std::vector<std::pair<int, std::filesystem::path>> expert_files;   // with their tp rank
+  // ZeRO 3's parts of frozen parameters, dicts by name, at dp_rank * tp_size * pp_size + mp_rank.
+  std::vector<Value> frozen_parts;
   ExpertSpread experts;
   std::map<std::string, std::vector<ParameterShard>> parameters;  // by (pp, tp)
   // Weights in the model's precision and buffers, of all pipeline stages. By tp rank, in the order
   // of named_parameters(). Empty for ZeRO 3.
   std::vector<NamedTensors> model_tensors;
+  std::vector<LayerFile> layers;
   // By mp rank: the optimizer_state_dict of dp rank 0, or at ZeRO 0 the model-states file's
   // `optimizer`; and the names of each of its groups' parameters, in the optimizer's order. Empty if
   // the states were refused, or if the weights stand for the masters.

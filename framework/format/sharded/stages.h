@@ -12,11 +12,11 @@ namespace anymesh {
 
 // Fill in `parameters` and `optimizer_state` for sharded_checkpoint.cpp; each layout has its own
 // source file. `optimizers` holds the optimizer file of (dp_rank, mp_rank) at dp_rank * mp_size +
-// mp_rank. Files that a function opens itself are opened with `checks`, which may be null.
+// mp_rank.
 void read_zero12(ShardedCheckpoint& source,
                  const std::vector<Value>& optimizers);  // zero12.cpp
-void read_zero3(ShardedCheckpoint& source, const std::vector<Value>& optimizers,
-                RecordChecksums* checks);  // zero3.cpp
+void read_zero3(ShardedCheckpoint& source,
+                const std::vector<Value>& optimizers);  // zero3.cpp
 // ZeRO 0's optimizers of ep ranks, by mp rank; each with its ep rank. None without experts.
 using ExpertOptimizers = std::map<int, std::vector<std::pair<int, Value>>>;
 void read_zero0(ShardedCheckpoint& source, const ExpertOptimizers& experts,
@@ -32,19 +32,13 @@ bool name_mapped_parameters(ShardedCheckpoint& source, const std::vector<Value>&
 // optimizer files.
 void take_older_shapes(ShardedCheckpoint& source, const std::vector<Value>& optimizers);
 
-// Reads ZeRO 3's frozen parameters, which are partitioned over the model-states files as trained
-// parameters are over the optimizer files.
-void read_frozen_of_zero3(ShardedCheckpoint& source, RecordChecksums* checks);
+// Finds ZeRO 3's frozen parameters in `frozen_parts`, which are partitioned as trained parameters are
+// over the optimizer files.
+void read_frozen_of_zero3(ShardedCheckpoint& source);
 
-// Returns ShardedCheckpoint::model_tensors. Needs `model_states` and `layer_files`. Throws if a
-// tied layer's file cannot be told from another's.
-std::vector<NamedTensors> model_tensors(const ShardedCheckpoint& source, int threads,
-                                        RecordChecksums* checks);
-
-// The full names of tensors in a tp rank's layer files: by file, then by the name there.
-using LayerNames = std::map<std::filesystem::path, std::map<std::string, std::string>>;
-LayerNames layer_names(const ShardedCheckpoint& source, int tp_rank, int threads,
-                       RecordChecksums* checks);
+// Reads `layers` and `model_tensors`. Needs `model_states` and `layer_files`. Throws if a tied
+// layer's file cannot be told from another's.
+void read_model_tensors(ShardedCheckpoint& source, int threads, RecordChecksums* checks);
 
 // An entry of a dict in param_shapes; named_shapes() keeps the dict's order.
 struct NamedShape {

@@ -1,6 +1,8 @@
 // Reads weights in the model's precision and buffers, from `module` or a pipeline's layer files.
 
 #include <algorithm>
+#include <iterator>
+#include <span>
 
 #include "framework/format/sharded/stages.h"
 #include "framework/format/sharded/tensor_views.h"
@@ -38,83 +40,68 @@ std::set<std::string> listed_names(const ShardedCheckpoint& source, int tp_rank)
   return names;
 }
 
-// The layers of a pipeline on one tp rank. A layer file names tensors within the layer. A layer
-// that stages share is named by its key, which no file records. It is the layer that has all
-// tensors listed under the key and none listed under its number.
-class Layers {
- public:
-  Layers(const ShardedCheckpoint& source, int tp_rank, int threads, RecordChecksums* checks)
-      : listed_(listed_names(source, tp_rank)) {
-    for (const auto& [key, path] : source.layer_files)
-      if (key.second == tp_rank) layers_.push_back({key.first, path, {}, {}});
-    parallel_for(layers_.size(), threads, [&](size_t i) {
-      for (const auto& [name, value] : read_torch_file(layers_[i].path, checks).entries())
-        if (value.is_tensor()) layers_[i].tensors.emplace_back(name.as_string(), value.as_tensor());
-    });
-    std::map<std::string, std::set<std::string>> tied;  // prefix -> names in the layer
-    for (const std::string& name : listed_) {
+NamedTensors tensors_of(const LayerFile& layer) {
+  NamedTensors tensors;
+  for (const auto& [name, value] : layer.contents.entries())
+    if (value.is_tensor()) tensors.emplace_back(layer.prefix + name.as_string(), value.as_tensor());
+  return tensors;
+}
+
+// Finds the layer that stages share under the key in `prefix`, which no file records. It is the layer
+// that has all `names`, which are listed under the key, and none that is listed under its number.
+void name_layer(std::span<LayerFile> layers, const std::set<std::string>& listed,
+                const std::string& prefix, const std::set<std::string>& names) {
+  std::vector<LayerFile*> having, alike;  // layers with all `names`; with no others
+  for (LayerFile& layer : layers) {
+    std::set<std::string> own;
+    bool has_number = layer.is_shared();
+    for (const auto& [name, tensor] : tensors_of(layer)) {
+      own.insert(name.substr(layer.prefix.size()));
+      has_number |= listed.contains(name);
+    }
+    if (has_number || !std::ranges::includes(own, names)) continue;
+    having.push_back(&layer);
+    if (own == names) alike.push_back(&layer);
+  }
+  if (alike.empty()) alike = having;
+  if (alike.size() > 1)
+    throw DamagedFile(alike[0]->path.string() + ": either this or " +
+                      alike[1]->path.filename().string() + " is " + prefix +
+                      "*, which layers share; nothing tells which");
+  if (!alike.empty()) alike[0]->prefix = prefix;
+}
+
+// Reads the layer files, by tp rank and number.
+void read_layers(ShardedCheckpoint& source, int threads, RecordChecksums* checks) {
+  for (const auto& [key, path] : source.layer_files)
+    if (key.second < source.tp_size)
+      source.layers.push_back({key.first, key.second, path, {}, std::to_string(key.first) + "."});
+  std::ranges::stable_sort(source.layers, {}, &LayerFile::tp_rank);
+  parallel_for(source.layers.size(), threads, [&](size_t i) {
+    source.layers[i].contents = read_torch_file(source.layers[i].path, checks);
+  });
+  for (int tp = 0; tp < source.tp_size; ++tp) {
+    const std::set<std::string> listed = listed_names(source, tp);
+    std::map<std::string, std::set<std::string>> shared;  // prefix -> names in the layer
+    for (const std::string& name : listed) {
       const size_t dot = name.find('.', kTiedModules.size());
       if (name.starts_with(kTiedModules) && dot != std::string::npos)
-        tied[name.substr(0, dot + 1)].insert(name.substr(dot + 1));
+        shared[name.substr(0, dot + 1)].insert(name.substr(dot + 1));
     }
-    for (const auto& [prefix, names] : tied) name_layer(prefix, names);
+    const auto own = std::ranges::equal_range(source.layers, tp, {}, &LayerFile::tp_rank);
+    for (const auto& [prefix, names] : shared) name_layer(own, listed, prefix, names);
   }
+}
 
-  NamedTensors tensors() const {
-    NamedTensors tied, rest;
-    for (const Layer& layer : layers_) {
-      NamedTensors& to = layer.prefix.empty() ? rest : tied;
-      for (const auto& [name, tensor] : layer.tensors)
-        to.emplace_back(full_name(layer, name), tensor);
-    }
-    tied.insert(tied.end(), rest.begin(), rest.end());
-    return tied;
-  }
-
-  LayerNames names() const {
-    LayerNames names;
-    for (const Layer& layer : layers_)
-      for (const auto& [name, tensor] : layer.tensors)
-        names[layer.path][name] = full_name(layer, name);
-    return names;
-  }
-
- private:
-  struct Layer {
-    int number;
-    fs::path path;
-    NamedTensors tensors;
-    std::string prefix;  // for a tied layer
-  };
-
-  static std::string full_name(const Layer& layer, const std::string& name) {
-    return (layer.prefix.empty() ? std::to_string(layer.number) + "." : layer.prefix) + name;
-  }
-
-  void name_layer(const std::string& prefix, const std::set<std::string>& names) {
-    std::vector<Layer*> having, alike;  // layers with all `names`; with no others
-    for (Layer& layer : layers_) {
-      std::set<std::string> own;
-      bool has_number = !layer.prefix.empty();
-      for (const auto& [name, tensor] : layer.tensors) {
-        own.insert(name);
-        has_number |= listed_.contains(full_name(layer, name));
-      }
-      if (has_number || !std::ranges::includes(own, names)) continue;
-      having.push_back(&layer);
-      if (own == names) alike.push_back(&layer);
-    }
-    if (alike.empty()) alike = having;
-    if (alike.size() > 1)
-      throw DamagedFile(alike[0]->path.string() + ": either this or " +
-                        alike[1]->path.filename().string() + " is " + prefix +
-                        "*, which layers share; nothing tells which");
-    if (!alike.empty()) alike[0]->prefix = prefix;
-  }
-
-  std::set<std::string> listed_;
-  std::vector<Layer> layers_;
-};
+// Returns a tp rank's tensors in layer files; those that stages share come first.
+NamedTensors layer_tensors(const ShardedCheckpoint& source, int tp_rank) {
+  NamedTensors tensors;
+  for (const bool shared : {true, false})
+    for (const LayerFile& layer : source.layers)
+      if (layer.tp_rank == tp_rank && layer.is_shared() == shared)
+        std::ranges::move(tensors_of(layer), std::back_inserter(tensors));
+  return tensors;
+}
 
 // Returns the first stage whose metadata lists the parameter, trained or frozen; 0 if none does.
 int stage_of(const ShardedCheckpoint& source, const std::string& name, int tp_rank) {
@@ -126,19 +113,14 @@ int stage_of(const ShardedCheckpoint& source, const std::string& name, int tp_ra
 }
 
 // Returns the tensors in experts' files that a tp rank has. Stacked experts, each in a file of its
-// own, are put together.
-NamedTensors expert_tensors(const ShardedCheckpoint& source, int tp_rank, int threads,
-                            RecordChecksums* checks) {
-  std::vector<fs::path> files;
-  for (const auto& [rank, path] : source.expert_files)
-    if (rank == (source.experts.whole ? 0 : tp_rank)) files.push_back(path);
-  std::vector<Value> contents(files.size());
-  parallel_for(files.size(), threads,
-               [&](size_t i) { contents[i] = read_torch_file(files[i], checks); });
+// own, are put together. `contents` are those of source.expert_files.
+NamedTensors expert_tensors(const ShardedCheckpoint& source, const std::vector<Value>& contents,
+                            int tp_rank) {
   NamedTensors tensors;
   std::map<std::string, std::map<int64_t, Value>> stacked;
-  for (const Value& content : contents) {
-    for (const auto& [key, value] : content.entries()) {
+  for (size_t i = 0; i < contents.size(); ++i) {
+    if (source.expert_files[i].first != (source.experts.whole ? 0 : tp_rank)) continue;
+    for (const auto& [key, value] : contents[i].entries()) {
       if (!value.is_tensor()) continue;
       const auto [name, expert] = source.experts.split_key(key.as_string());
       if (expert < 0) {
@@ -175,26 +157,23 @@ NamedTensors expert_tensors(const ShardedCheckpoint& source, int tp_rank, int th
 
 }  // namespace
 
-std::vector<NamedTensors> model_tensors(const ShardedCheckpoint& source, int threads,
-                                        RecordChecksums* checks) {
-  std::vector<NamedTensors> ranks;
+void read_model_tensors(ShardedCheckpoint& source, int threads, RecordChecksums* checks) {
+  read_layers(source, threads, checks);
+  std::vector<Value> experts(source.expert_files.size());
+  parallel_for(experts.size(), threads, [&](size_t i) {
+    experts[i] = read_torch_file(source.expert_files[i].second, checks);
+  });
   for (int tp = 0; tp < source.tp_size; ++tp) {
-    NamedTensors& tensors = ranks.emplace_back(Layers(source, tp, threads, checks).tensors());
+    NamedTensors& tensors = source.model_tensors.emplace_back(layer_tensors(source, tp));
     std::set<std::string> known;  // tied tensors are on two stages
     for (const auto& [name, tensor] : tensors) known.insert(name);
     for (int pp = 0; pp < source.pp_size; ++pp) {
       for (auto& [name, tensor] : module_tensors(source.model_state(pp, tp)))
         if (known.insert(name).second) tensors.emplace_back(name, tensor);
     }
-    for (auto& [name, tensor] : expert_tensors(source, tp, threads, checks))
+    for (auto& [name, tensor] : expert_tensors(source, experts, tp))
       if (known.insert(name).second) tensors.emplace_back(name, std::move(tensor));
   }
-  return ranks;
-}
-
-LayerNames layer_names(const ShardedCheckpoint& source, int tp_rank, int threads,
-                       RecordChecksums* checks) {
-  return Layers(source, tp_rank, threads, checks).names();
 }
 
 std::vector<NamedShape> trainable(const ShardedCheckpoint& source, int tp_rank) {

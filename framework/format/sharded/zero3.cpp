@@ -6,7 +6,6 @@
 #include "framework/format/layout/partition.h"
 #include "framework/format/sharded/stages.h"
 #include "framework/format/sharded/tensor_views.h"
-#include "framework/format/torch_file/torch_file.h"
 
 namespace anymesh {
 namespace {
@@ -69,15 +68,14 @@ Value universal_optimizer_state(Value state) {
 
 }  // namespace
 
-void read_frozen_of_zero3(ShardedCheckpoint& source, RecordChecksums* checks) {
+void read_frozen_of_zero3(ShardedCheckpoint& source) {
   for (int mp = 0; mp < source.tp_size * source.pp_size; ++mp) {
     const Value shapes =
         source.model_states[static_cast<size_t>(mp)].find(keys::kFrozenParamShapes);
     if (!shapes || shapes.size() == 0) continue;
     for (int dp = 0; dp < source.dp_size; ++dp) {
       const auto file = static_cast<size_t>(dp * source.tp_size * source.pp_size + mp);
-      const Value parts =
-          read_torch_file(source.metadata_files.at(file), checks).at(keys::kFrozenParamFragments);
+      const Value& parts = source.frozen_parts.at(file);
       for (const NamedShape& parameter : named_shapes(shapes)) {
         const GroupPart rank(source, {parameter}, dp, mp, Value::dict());
         const auto [name, shape, first] = rank.place(source, parameter);
@@ -91,8 +89,7 @@ void read_frozen_of_zero3(ShardedCheckpoint& source, RecordChecksums* checks) {
   }
 }
 
-void read_zero3(ShardedCheckpoint& source, const std::vector<Value>& optimizers,
-                RecordChecksums* checks) {
+void read_zero3(ShardedCheckpoint& source, const std::vector<Value>& optimizers) {
   const int mp_size = source.tp_size * source.pp_size;
   for (int mp = 0; mp < mp_size; ++mp) {
     const Value shapes = source.model_states[static_cast<size_t>(mp)].at(keys::kParamShapes);
@@ -108,7 +105,7 @@ void read_zero3(ShardedCheckpoint& source, const std::vector<Value>& optimizers,
         read_sub_group(source, state, g, shapes.at(g), dp, mp);
     }
   }
-  read_frozen_of_zero3(source, checks);
+  read_frozen_of_zero3(source);
   if (source.states_refused.empty())
     source.optimizer_state = universal_optimizer_state(
         optimizers[rank_with_all_groups(source)].at(keys::kOptimizerStateDict));

@@ -4,7 +4,9 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <nlohmann/json.hpp>
 
+#include "framework/format/checkpoint/model.h"
 #include "framework/format/folder/kinds.h"
 #include "framework/format/io/file_io.h"
 #include "framework/format/io/write_files.h"
@@ -12,8 +14,6 @@
 #include "framework/format/torch_file/record_checksums.h"
 #include "framework/format/torch_file/torch_file.h"
 #include "framework/format/torch_file/zip.h"
-#include "framework/format/whole/checkpoint_reader.h"
-#include "framework/format/whole/convert_plan.h"
 #include "framework/util/errors.h"
 #include "framework/util/printable.h"
 #include "framework/util/stopwatch.h"
@@ -93,8 +93,86 @@ uint32_t count_not_finite(std::span<const std::byte> bytes) {
   return count;
 }
 
+// A file of the universal folder, ready to be written. Its tensor is read from the source during the
+// write.
+struct StateFile {
+  std::string parameter, state;  // zero/<parameter>/<state>.pt
+  Value content;
+  uint64_t bytes = 0;  // the tensor's size
+};
+
+struct ConvertPlan {
+  std::vector<std::pair<std::string, SavedParameter>> parameters;
+  std::vector<StateFile> files;
+};
+
+// Returns the states, fp32 first.
+std::vector<std::string> states_of(const SavedParameter& parameter) {
+  std::vector<std::string> states;
+  for (const auto& [name, tensor] : parameter.states)
+    states.insert(name == kFp32State ? states.begin() : states.end(), name);
+  return states;
+}
+
+ConvertPlan plan_conversion(const Merger& merger) {
+  ConvertPlan plan;
+  merger.merge_all([&](const std::string& name, SavedParameter parameter) {
+    for (const std::string& state : states_of(parameter)) {
+      const TensorRecord tensor = parameter.state(state);
+      std::vector<Value::Entry> entries = parameter.keys.entries();
+      const bool first = parameter.keys.contains(keys::kIsExpertParam);  // as DeepSpeed has them
+      entries.emplace(first ? entries.begin() : entries.end(), keys::kParam, tensor);
+      plan.files.push_back({name, state, Value::dict(std::move(entries)), tensor.nbytes()});
+    }
+    if (parameter.step) plan.files.push_back({name, std::string(kStepState), parameter.step});
+    plan.parameters.emplace_back(name, std::move(parameter));
+  });
+  return plan;
+}
+
+int64_t elements_of(const ConvertPlan& plan) {
+  int64_t elements = 0;
+  for (const auto& [name, parameter] : plan.parameters) elements += parameter.elements();
+  return elements;
+}
+
+// Returns the fragments that the file's tensor is merged from.
+nlohmann::ordered_json sources_of(const SavedParameter& parameter, const std::string& state) {
+  nlohmann::ordered_json sources;
+  for (const ParameterShard& shard : parameter.shards) {
+    const auto held = shard.states.find(state);
+    if (held == shard.states.end() || shard.pp_rank != parameter.shards[0].pp_rank) continue;
+    for (const ShardFragment& fragment : held->second.fragments)
+      sources.push_back({{"tp_rank", shard.tp_rank},
+                         {"dp_rank", fragment.dp_rank},
+                         {"begin", fragment.begin},
+                         {"numel", fragment.numel}});
+  }
+  return sources;
+}
+
+std::string json_of(const ConvertPlan& plan) {
+  using Json = nlohmann::ordered_json;
+  Json json = {{"parameters", plan.parameters.size()},
+               {"elements", elements_of(plan)},
+               {"files", Json::array()}};
+  auto parameter = plan.parameters.begin();
+  for (const StateFile& file : plan.files) {
+    while (parameter->first != file.parameter) ++parameter;
+    Json item = {{"parameter", file.parameter}, {"state", file.state}, {"bytes", file.bytes}};
+    if (file.state != kStepState) {
+      item["rule"] = parameter->second.rule;
+      item["shape"] = parameter->second.state(file.state).shape;
+      if (Json sources = sources_of(parameter->second, file.state); !sources.empty())
+        item["sources"] = std::move(sources);
+    }
+    json["files"].push_back(std::move(item));
+  }
+  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
 // Returns the file's content. As its tensor is written, non-finite float32 elements are counted.
-Value watched(const OutputFilePlan& file, std::atomic<int64_t>& not_finite) {
+Value watched(const StateFile& file, std::atomic<int64_t>& not_finite) {
   if (file.bytes == 0) return file.content;
   TensorRecord tensor = file.content.at(keys::kParam).as_tensor();
   if (tensor.dtype != DType::kFloat32) return file.content;
@@ -111,8 +189,7 @@ Value watched(const OutputFilePlan& file, std::atomic<int64_t>& not_finite) {
 // parameter.
 void check_names(const ConvertPlan& plan, const ShardedCheckpoint& source) {
   constexpr size_t kLongest = 255;
-  for (const OutputFilePlan& file : plan.files) {
-    const std::string& name = file.parameter;
+  for (const auto& [name, parameter] : plan.parameters) {
     const bool one_part = is_tag_name(name) && name.find('/') == std::string::npos;
     if (one_part && name.size() <= kLongest) continue;
     const std::string why = name.size() > kLongest
@@ -128,11 +205,12 @@ void check_names(const ConvertPlan& plan, const ShardedCheckpoint& source) {
 // Throws Unreadable if an affine map scales a trained parameter. Its moments could be scaled too, but
 // not the learning rate and epsilon that it shares with others, so that a resumed run would differ.
 void refuse_scaled(const ConvertPlan& plan) {
-  for (const OutputFilePlan& file : plan.files) {
-    for (const auto& pieces : file.cut.pieces) {
+  for (const auto& [name, parameter] : plan.parameters) {
+    if (!parameter.has_moments()) continue;
+    for (const auto& pieces : parameter.cut.pieces) {
       for (const CutPiece& piece : pieces) {
-        if (piece.scale == 1 || file.state == kFp32State) continue;
-        throw Unreadable(file.cut.map + ": scales " + file.parameter + " by " +
+        if (piece.scale == 1) continue;
+        throw Unreadable(parameter.cut.map + ": scales " + name + " by " +
                          std::to_string(piece.scale) + ", and a run that resumes from whole " +
                          "weights would need another learning rate for it. zero_to_fp32 exports " +
                          "the weights");
@@ -149,7 +227,7 @@ std::vector<StreamedFile> files_of(const ConvertPlan& plan, const ShardedCheckpo
   const fs::path zero = folder / kZeroFolder;
   std::vector<StreamedFile> files;
   for (size_t i = 0; i < plan.files.size(); ++i) {
-    const OutputFilePlan& file = plan.files[i];
+    const StateFile& file = plan.files[i];
     files.push_back(streamed_torch_file(zero / file.parameter / state_file(file.state),
                                         watched(file, not_finite[i])));
   }
@@ -169,7 +247,7 @@ double measured_rate(const ConvertPlan& plan, const fs::path& folder, int thread
   const NewFile probe(folder / kSampleFile);
   constexpr uint64_t kSample = 256 << 20;
   FileLayout sample;
-  for (const OutputFilePlan& file : plan.files) {
+  for (const StateFile& file : plan.files) {
     const uint64_t size = std::min(file.bytes, kSample - sample.size);
     if (size == 0) continue;
     const BytesPtr bytes = file.content.at(keys::kParam).as_tensor().bytes;
@@ -181,32 +259,33 @@ double measured_rate(const ConvertPlan& plan, const fs::path& folder, int thread
   return static_cast<double>(sample.size) / seconds_since(start);
 }
 
-ShardedCheckpoint open_source(const ConvertOptions& options, const fs::path& input,
-                              RecordChecksums& checks) {
-  ShardedCheckpoint source =
-      open_sharded_checkpoint(input, options.read_workers, &checks, options.assume_module_order);
-  if (source.weights_only) {
+std::shared_ptr<const ShardedCheckpoint> open_source(const ConvertOptions& options,
+                                                     const fs::path& input,
+                                                     RecordChecksums& checks) {
+  auto source = std::make_shared<const ShardedCheckpoint>(
+      open_sharded_checkpoint(input, options.read_workers, &checks, options.assume_module_order));
+  if (source->weights_only) {
     throw UserError(input.string() +
                     ": holds weights only (--no-save-optim), and a universal checkpoint is "
                     "mostly optimizer state. It loads on any mesh as it is: --load with "
                     "--finetune or --no-load-optim");
   }
-  require_states(input, source.states_refused, "zero_to_fp32 exports the weights alone");
+  require_states(input, source->states_refused, "zero_to_fp32 exports the weights alone");
   return source;
 }
 
 // Fills in the fields that the plan decides. Throws in strict mode if a pattern matches nothing.
-void describe(const ShardedCheckpoint& source, const ConvertPlan& plan, bool strict,
-              ConvertReport& report) {
+void describe(const ShardedCheckpoint& source, const ConvertPlan& plan,
+              const std::vector<std::string>& unused_patterns, bool strict, ConvertReport& report) {
   report.stage = source.stage;
   report.tp_size = source.tp_size;
   report.pp_size = source.pp_size;
   report.dp_size = source.dp_size;
-  report.parameters = plan.parameters;
+  report.parameters = static_cast<int64_t>(plan.parameters.size());
   report.tensors = static_cast<int64_t>(plan.files.size());
-  report.elements = plan.elements;
+  report.elements = elements_of(plan);
   std::string unused;
-  for (const std::string& pattern : plan.unused_patterns) unused += "\n  " + printable(pattern);
+  for (const std::string& pattern : unused_patterns) unused += "\n  " + printable(pattern);
   if (unused.empty()) return;
   if (strict) {
     throw DamagedFile(
@@ -227,15 +306,16 @@ ConvertReport convert_to_universal(const ConvertOptions& options,
   expect_apart(input, output);
   RecordChecksums checks;
   const SourceFiles sources(input);
-  const ShardedCheckpoint source = open_source(options, input, checks);
-  const UniversalInfo info = find_info(source, options.inject_missing_info, report.warnings);
-  const ConvertPlan plan = plan_conversion(source, info);
+  const auto ranks = open_source(options, input, checks);
+  const ShardedCheckpoint& source = *ranks;
+  const Merger merger(ranks, find_info(source, options.inject_missing_info, report.warnings));
+  const ConvertPlan plan = plan_conversion(merger);
   check_names(plan, source);
   refuse_scaled(plan);
-  warn_of_megatron(source, info, report.warnings);
+  warn_of_megatron(source, merger.info(), report.warnings);
   note_numbers(source, /*universal=*/true, report.warnings);
   if (std::string note = checks.note(); !note.empty()) report.warnings.push_back(std::move(note));
-  describe(source, plan, options.strict, report);
+  describe(source, plan, merger.unused_patterns(), options.strict, report);
 
   OutputFolder out(output, kOutputFlag, kUniversal, options.dry_run);
   std::vector<std::atomic<int64_t>> not_finite(plan.files.size());
@@ -256,7 +336,7 @@ ConvertReport convert_to_universal(const ConvertOptions& options,
   }
   if (options.keep_plan) {
     fs::create_directory((out.folder() / kPlanFile).parent_path());
-    write_text_atomically(out.folder() / kPlanFile, plan.to_json());
+    write_text_atomically(out.folder() / kPlanFile, json_of(plan));
   }
   sources.expect_unchanged();
   out.publish(source.model_states[0].find(keys::kGlobalSteps).value_or(0).as_int());

@@ -29,15 +29,12 @@ constexpr const char* kWeightsBuildFolder = "weights.tmp";  // in the output fol
 struct Listed {
   std::set<std::string> trained, frozen, buffers;
 };
-Listed listed_names(const fs::path& tag) {
+Listed listed_names(const Checkpoint& checkpoint) {
   Listed listed;
-  for (const auto& entry : fs::directory_iterator(tag)) {
-    const auto file = parse_checkpoint_file_name(entry.path().filename().string());
-    if (!file || file->dp_rank > 0 || !file->is_model_states()) continue;
-    const Value metadata = read_torch_file(entry.path());
-    const auto add = [](const Value& shapes, std::set<std::string>& names) {
-      for (const auto& [name, shape] : shapes.entries()) names.insert(name.as_string());
-    };
+  const auto add = [](const Value& shapes, std::set<std::string>& names) {
+    for (const auto& [name, shape] : shapes.entries()) names.insert(name.as_string());
+  };
+  for (const Value& metadata : checkpoint.model_states) {
     listed.buffers.merge(buffer_names(metadata));
     if (const Value shapes = metadata.find(keys::kFrozenParamShapes)) add(shapes, listed.frozen);
     if (const Value groups = metadata.find(keys::kParamShapes))
@@ -47,8 +44,8 @@ Listed listed_names(const fs::path& tag) {
 }
 
 // Returns the first names of all parameters that are neither trained nor buffers.
-std::set<std::string> frozen_names(const CheckpointReader& checkpoint, const Listed& listed) {
-  if (checkpoint.kind == CheckpointReader::Kind::kWeights) {
+std::set<std::string> frozen_names(const Checkpoint& checkpoint, const Listed& listed) {
+  if (checkpoint.kind == Checkpoint::Kind::kWeights) {
     throw UserError(checkpoint.path.string() +
                     ": weights do not say which of them were frozen: "
                     "--exclude_frozen_parameters needs a checkpoint");
@@ -68,7 +65,7 @@ std::set<std::string> frozen_names(const CheckpointReader& checkpoint, const Lis
 
 // Throws if files are lost: by the manifest if there is one, and by the trained parameters that
 // model-states files list.
-void check_nothing_lost(const CheckpointReader& checkpoint, const Listed& listed) {
+void check_nothing_lost(const Checkpoint& checkpoint, const Listed& listed) {
   if (const auto manifest = read_manifest(checkpoint.path)) {
     const std::string damage = size_damage(checkpoint.path, manifest->files);
     if (!damage.empty()) throw DamagedFile(damage);
@@ -92,10 +89,10 @@ std::map<std::string, TensorRecord> exact_tensors(const Value& metadata, const L
 }
 
 // Throws if the output folder is a file or the source's folder, or lies in a checkpoint.
-void check_output(const fs::path& output, const CheckpointReader& checkpoint) {
+void check_output(const fs::path& output, const Checkpoint& checkpoint) {
   if (fs::exists(output) && !fs::is_directory(output))
     throw UserError(output.string() + " is a file; expected the folder to write the weights to");
-  const bool is_weights = checkpoint.kind == CheckpointReader::Kind::kWeights,
+  const bool is_weights = checkpoint.kind == Checkpoint::Kind::kWeights,
              is_file = fs::is_regular_file(checkpoint.path);
   const fs::path source = is_file ? fs::absolute(checkpoint.path).parent_path() : checkpoint.path;
   std::error_code absent;
@@ -138,12 +135,9 @@ NamedTensors rounded(NamedTensors tensors, DType dtype) {
 
 }  // namespace
 
-NamedTensors fp32_tensors(const CheckpointReader& checkpoint, bool exclude_frozen) {
-  Listed listed;
-  if (checkpoint.kind != CheckpointReader::Kind::kWeights) {
-    listed = listed_names(checkpoint.path);
-    check_nothing_lost(checkpoint, listed);
-  }
+NamedTensors fp32_tensors(const Checkpoint& checkpoint, bool exclude_frozen) {
+  const Listed listed = listed_names(checkpoint);
+  if (checkpoint.kind != Checkpoint::Kind::kWeights) check_nothing_lost(checkpoint, listed);
   std::set<std::string> left_out;
   if (exclude_frozen) left_out = frozen_names(checkpoint, listed);
   const auto exact = exact_tensors(checkpoint.metadata, listed);
@@ -183,7 +177,7 @@ Fp32Report export_fp32(const Fp32Options& options, const ProgressCallback& progr
   const fs::path path = resolve_tag(options.checkpoint, options.tag, &notes),
                  build = options.output / kWeightsBuildFolder;
   const SourceFiles sources(path);
-  const CheckpointReader checkpoint = open_checkpoint(path, write_threads(), &checks);
+  const Checkpoint checkpoint = open_checkpoint(path, write_threads(), &checks);
   NamedTensors tensors = fp32_tensors(checkpoint, options.exclude_frozen);
   if (options.dtype) tensors = rounded(std::move(tensors), *options.dtype);
   check_output(options.output, checkpoint);

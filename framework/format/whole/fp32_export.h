@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "framework/format/whole/checkpoint_reader.h"
+#include "framework/format/checkpoint/model.h"
 #include "framework/format/whole/weights_files.h"
 
 namespace anymesh {
@@ -59,6 +59,6 @@ Fp32Report export_fp32(const Fp32Options& options, const ProgressCallback& progr
 // Returns the tensors to export, by name: masters, buffers, and frozen parameters unless excluded.
 // Half precision becomes float32. Other dtypes (counts, masks, packed weights) stay as they are.
 // Tied names share `bytes`.
-NamedTensors fp32_tensors(const CheckpointReader& checkpoint, bool exclude_frozen);
+NamedTensors fp32_tensors(const Checkpoint& checkpoint, bool exclude_frozen);
 
 }  // namespace anymesh

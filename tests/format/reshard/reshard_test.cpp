@@ -3,11 +3,11 @@
 #include <cmath>
 #include <set>
 
+#include "framework/format/checkpoint/model.h"
 #include "framework/format/folder/output_lock.h"
 #include "framework/format/io/file_io.h"
 #include "framework/format/layout/names.h"
 #include "framework/format/sharded/tensor_views.h"
-#include "framework/format/whole/checkpoint_reader.h"
 #include "framework/format/whole/convert.h"
 #include "tests/support/fixtures.h"
 

@@ -3,10 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include "framework/format/checkpoint/model.h"
 #include "framework/format/layout/shard_layout.h"
 #include "framework/format/sharded/stages.h"
 #include "framework/format/torch_file/torch_file.h"
-#include "framework/format/whole/checkpoint_reader.h"
 #include "framework/util/errors.h"
 
 namespace anymesh {

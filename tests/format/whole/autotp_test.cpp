@@ -2,9 +2,9 @@
 
 #include <numeric>
 
-#include "framework/format/whole/checkpoint_reader.h"
+#include "framework/format/checkpoint/merge.h"
+#include "framework/format/checkpoint/model.h"
 #include "framework/format/whole/convert.h"
-#include "framework/format/whole/convert_plan.h"
 #include "framework/util/errors.h"
 #include "tests/support/affine_maps.h"
 #include "tests/support/checkpoints.h"
@@ -27,8 +27,8 @@ ShardState in_fragments(const std::vector<float>& values) {
 }
 
 // A checkpoint in memory of one parameter, whose shards are cut out of `full` as its map says.
-struct Checkpoint {
-  Checkpoint(const Value& map, const std::vector<float>& full) {
+struct OneParameter {
+  OneParameter(const Value& map, const std::vector<float>& full) {
     const Value ranks = map.at(keys::kRanks);
     source.tp_size = static_cast<int>(ranks.size());
     info.affine_maps = {{"^p$", map}};
@@ -42,11 +42,8 @@ struct Checkpoint {
     }
   }
 
-  // Returns the state's file in the universal folder.
-  Value merged(std::string_view state) const {
-    for (const OutputFilePlan& file : plan_conversion(source, info).files)
-      if (file.state == state) return file.content;
-    return {};
+  SavedParameter merged() const {
+    return Merger(std::make_shared<const ShardedCheckpoint>(source), info).merged("p");
   }
 
   ShardedCheckpoint source;
@@ -84,11 +81,11 @@ TEST(AutoTp, MergesEveryElementFromItsPlace) {
   for (const Value& map : maps()) {
     const Shape full = map.at(keys::kLogicalShape).as_shape();
     const std::vector<float> values = iota(numel(full));
-    const Checkpoint checkpoint(map, values);
+    const OneParameter checkpoint(map, values);
     for (const std::string_view state : {kFp32State, kExpAvgState, kExpAvgSqState}) {
-      const Value file = checkpoint.merged(state);
-      EXPECT_EQ(file.size(), 1u);  // `param` alone, as in DeepSpeed's
-      const TensorRecord whole = file.at(keys::kParam).as_tensor();
+      const SavedParameter parameter = checkpoint.merged();
+      EXPECT_EQ(parameter.keys.size(), 0u);  // as in DeepSpeed's
+      const TensorRecord whole = parameter.state(state);
       ASSERT_EQ(whole.shape, full);
       ASSERT_EQ(floats(*whole.bytes), values) << to_string(full);
       for (size_t begin = 0; begin < values.size(); begin += 3) {
@@ -105,12 +102,12 @@ TEST(AutoTp, ComparesWhatSeveralRanksHave) {
   for (const Value& map : maps()) {
     const Value first = map.at(keys::kRanks).find(int64_t{0}).at(keys::kPieces).items().back();
     if (first.at(keys::kLocations).size() < 2) continue;
-    Checkpoint checkpoint(map, iota(numel(map.at(keys::kLogicalShape).as_shape())));
+    OneParameter checkpoint(map, iota(numel(map.at(keys::kLogicalShape).as_shape())));
     ShardState& state = checkpoint.source.parameters["p"][1].states[std::string(kFp32State)];
     std::vector<float> last = floats(*state.fragments.back().bytes);
     last.back() += 1;
     state.fragments.back().bytes = bytes_of(last);
-    const TensorRecord whole = checkpoint.merged(kFp32State).at(keys::kParam).as_tensor();
+    const TensorRecord whole = checkpoint.merged().weight();
     EXPECT_NE(message_of([&] {
                 read_bytes(*whole.bytes);
               }).find("p (fp32): should be the same on all tp ranks"),
@@ -119,23 +116,24 @@ TEST(AutoTp, ComparesWhatSeveralRanksHave) {
 }
 
 TEST(AutoTp, KeepsTheVocabularysTrueRows) {
-  Checkpoint checkpoint(map_of_slices({6, 2}, 0, {{{0, 4, {0}}}, {{4, 2, {1}}}}), iota(12));
+  OneParameter checkpoint(map_of_slices({6, 2}, 0, {{{0, 4, {0}}}, {{4, 2, {1}}}}), iota(12));
   checkpoint.info.vocabulary = {"^p$"};
   checkpoint.info.original_vocab_size = 5;
-  const Value file = checkpoint.merged(kFp32State);
-  EXPECT_TRUE(file.at(keys::kVocabTensor).as_bool());
-  EXPECT_EQ(floats(*file.at(keys::kParam).as_tensor().bytes), iota(10));
+  const SavedParameter parameter = checkpoint.merged();
+  EXPECT_TRUE(parameter.keys.at(keys::kVocabTensor).as_bool());
+  EXPECT_EQ(floats(*parameter.weight().bytes), iota(10));
 }
 
 TEST(AutoTp, MapsWinOverPatterns) {
-  Checkpoint checkpoint(map_of_slices({5, 7}, 1, {{{0, 4, {0}}}, {{4, 3, {1}}}}), iota(35));
+  OneParameter checkpoint(map_of_slices({5, 7}, 1, {{{0, 4, {0}}}, {{4, 3, {1}}}}), iota(35));
   checkpoint.info.tp_replicated = {"^p$", "^q$"};
-  EXPECT_EQ(floats(*checkpoint.merged(kFp32State).at(keys::kParam).as_tensor().bytes), iota(35));
-  EXPECT_EQ(plan_conversion(checkpoint.source, checkpoint.info).unused_patterns,
-            std::vector<std::string>{"^q$"});
+  EXPECT_EQ(floats(*checkpoint.merged().weight().bytes), iota(35));
+  const Merger merger(std::make_shared<const ShardedCheckpoint>(checkpoint.source),
+                      checkpoint.info);
+  merger.merged("p");
+  EXPECT_EQ(merger.unused_patterns(), std::vector<std::string>{"^q$"});
   checkpoint.info.affine_maps.push_back(checkpoint.info.affine_maps[0]);
-  EXPECT_NE(message_of([&] { checkpoint.merged(kFp32State); }).find("both match p"),
-            std::string::npos);
+  EXPECT_NE(message_of([&] { checkpoint.merged(); }).find("both match p"), std::string::npos);
 }
 
 TEST(AutoTp, ReadsZeRO3AsTheRunHeldIt) {

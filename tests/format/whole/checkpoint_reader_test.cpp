@@ -1,9 +1,8 @@
-#include "framework/format/whole/checkpoint_reader.h"
-
 #include <sys/stat.h>
 
 #include <algorithm>
 
+#include "framework/format/checkpoint/model.h"
 #include "framework/format/torch_file/safetensors.h"
 #include "tests/support/checkpoints.h"
 

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
+#include "framework/format/checkpoint/model.h"
 #include "framework/format/layout/merge_rules.h"
 #include "framework/format/layout/shard_layout.h"
 #include "framework/format/sharded/sharded_checkpoint.h"
-#include "framework/format/whole/checkpoint_reader.h"
 #include "framework/format/whole/convert.h"
 #include "tests/support/synthetic.h"
 

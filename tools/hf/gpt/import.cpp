@@ -140,7 +140,7 @@ HfWeights open_hf_weights(const fs::path& folder, const HfModel& model) {
   for (const auto& [name, tensor] : weights.tensors)
     if (name.find(".lora_") != std::string::npos) fail_as_adapter(weights_entry(folder));
   std::erase_if(weights.absent, [&](const auto& item) { return !needed.contains(item.first); });
-  return {reader_of(folder, weights), notes};
+  return {checkpoint_of(folder, weights), notes};
 }
 
 // Returns whether it is a table that older versions of transformers saved.

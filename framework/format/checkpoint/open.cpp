@@ -1,15 +1,13 @@
-#include "framework/format/whole/checkpoint_reader.h"
-
 #include <algorithm>
 #include <cctype>
 #include <set>
 
+#include "framework/format/checkpoint/model.h"
 #include "framework/format/io/file_io.h"
 #include "framework/format/layout/merge_rules.h"
 #include "framework/format/sharded/stages.h"
 #include "framework/format/sharded/tensor_views.h"
 #include "framework/format/torch_file/torch_file.h"
-#include "framework/format/whole/convert_plan.h"
 #include "framework/util/errors.h"
 #include "framework/util/format.h"
 #include "framework/util/printable.h"
@@ -18,7 +16,7 @@ namespace anymesh {
 namespace {
 
 namespace fs = std::filesystem;
-using ReaderKind = CheckpointReader::Kind;
+using Kind = Checkpoint::Kind;
 
 bool has_model_states(const fs::path& folder) {
   std::error_code unreadable;
@@ -31,7 +29,7 @@ bool has_model_states(const fs::path& folder) {
 
 // Sets a state from the contents of its file in a universal folder: a dict around `param`, or the
 // flat tensor alone (ZeRO 3).
-void set_state(WholeParameter& parameter, const std::string& state, Value content,
+void set_state(SavedParameter& parameter, const std::string& state, Value content,
                const Shape* shape) {
   TensorRecord& tensor = parameter.states[state];
   if (content.is_tensor()) {
@@ -59,7 +57,7 @@ Value step_of_zero3(const Value& optimizer_state) {
 }
 
 // Returns the parameter as one shard of one fragment.
-ParameterShard whole_shard(const WholeParameter& parameter) {
+ParameterShard single_shard(const SavedParameter& parameter) {
   ParameterShard shard{.shape = parameter.shape, .step = parameter.step};
   for (const auto& [name, tensor] : parameter.states) {
     ShardState& state = shard.states[name];
@@ -67,20 +65,6 @@ ParameterShard whole_shard(const WholeParameter& parameter) {
     if (tensor.shape != parameter.shape) state.factored = tensor.shape;
   }
   return shard;
-}
-
-// Returns the shards of an untrained parameter, one for each (tp rank, fragment).
-std::vector<ParameterShard> untrained_shards(
-    const WholeParameter& parameter, const std::vector<std::pair<int, ShardFragment>>& fragments) {
-  std::vector<ParameterShard> shards;
-  for (const auto& [tp_rank, fragment] : fragments) {
-    const ShardLayout slice = ShardLayout::make(parameter.shape, parameter.cut,
-                                                static_cast<int>(fragments.size()), tp_rank);
-    ParameterShard& shard =
-        shards.emplace_back(ParameterShard{.tp_rank = tp_rank, .shape = slice.shard_shape()});
-    shard.states[std::string(kFp32State)] = {parameter.weight().dtype, {fragment}};
-  }
-  return shards;
 }
 
 std::string mesh_of(const Value& metadata) {
@@ -118,148 +102,123 @@ fs::path resolve_tag(const fs::path& path, const std::string& tag,
   return path / tags[0];
 }
 
-ReaderKind checkpoint_kind(const fs::path& path) {
+Kind checkpoint_kind(const fs::path& path) {
   if (fs::exists(path) && !fs::is_directory(path)) {
     const File readable(path);  // throws for a FIFO, say
-    return ReaderKind::kWeights;
+    return Kind::kWeights;
   }
   if (!fs::exists(path))
     throw UserError(path.string() + ": no such file or folder" + list_parent(path));
-  if (fs::is_directory(path / kZeroFolder)) return ReaderKind::kUniversal;
-  if (has_model_states(path)) return ReaderKind::kOrdinary;
-  if (!weights_entry(path).empty()) return ReaderKind::kWeights;
+  if (fs::is_directory(path / kZeroFolder)) return Kind::kUniversal;
+  if (has_model_states(path)) return Kind::kOrdinary;
+  if (!weights_entry(path).empty()) return Kind::kWeights;
   throw DamagedFile(path.string() +
                     ": is no checkpoint (no latest, no *_model_states.pt, no zero, no "
                     "model.safetensors, no " +
                     std::string(kWeightsFile) + "). It holds: " + list_folder(path));
 }
 
-TensorRecord WholeParameter::state(std::string_view name) const {
-  const auto found = states.find(name);
-  return found == states.end() ? TensorRecord() : found->second;
-}
-
-ShardLayout WholeParameter::slice(int tp_rank) const {
-  return ShardLayout::make(shape, cut, shards.back().tp_rank + 1, tp_rank);
-}
-
-ShardLayout WholeParameter::slice(int tp_rank, int tp_size) const {
-  if (tp_size == shards.back().tp_rank + 1) return slice(tp_rank);
-  const CutRule rule = tp_size == 1 ? CutRule{.replicated = true} : cut.even();
-  return ShardLayout::make(shape, rule, tp_size, tp_rank);
-}
-
-bool CheckpointReader::contains(const std::string& name) const {
+bool Checkpoint::contains(const std::string& name) const {
   return std::binary_search(names_.begin(), names_.end(), name);
 }
 
-const std::string& CheckpointReader::first_name(const std::string& name) const {
+const std::string& Checkpoint::first_name(const std::string& name) const {
   const auto alias = aliases_.find(name);
   return alias == aliases_.end() ? name : alias->second;
 }
 
-WholeParameter CheckpointReader::parameter(const std::string& name) const {
+SavedParameter Checkpoint::parameter(const std::string& name) const {
   if (!contains(name))
     throw DamagedFile(path.string() + ": has no parameter " + printable(name) + " among its " +
                       std::to_string(names_.size()));
   const std::string& first = first_name(name);
-  WholeParameter parameter =
-      parameters_.contains(first) ? parameters_.at(first) : read_universal(first);
+  const auto known = parameters_.find(first);
+  SavedParameter parameter = known != parameters_.end() ? known->second
+                             : merger_                  ? merger_->merged(first)
+                                                        : read_universal(first);
   if (!parameter.step && parameter.has_moments() && numel(parameter.shape) > 0)
     parameter.step = common_step_;
-  if (parameter.shards.empty()) parameter.shards = {whole_shard(parameter)};
+  if (parameter.shards.empty()) parameter.shards = {single_shard(parameter)};
   return parameter;
 }
 
-void CheckpointReader::open_ordinary(int threads) {
-  const ShardedCheckpoint source = open_sharded_checkpoint(path, threads, checks_);
-  metadata = source.model_states[0];
-  description = (source.weights_only
+void Checkpoint::take(std::shared_ptr<const ShardedCheckpoint> ranks) {
+  path = ranks->folder;
+  model_states = ranks->model_states;
+  metadata = model_states[0];
+  description = (ranks->weights_only
                      ? "weights-only checkpoint of tp "
-                     : "ordinary checkpoint of ZeRO " + std::to_string(source.stage) + ", tp ") +
-                std::to_string(source.tp_size) + ", pp " + std::to_string(source.pp_size) +
-                ", dp " + std::to_string(source.dp_size);
-  optimizer_state = source.optimizer_state;
-  states_refused = source.states_refused;
-  weights_rounded = source.weights_rounded;
-  const UniversalInfo info = merge_info(source);
-  for (const OutputFilePlan& file : plan_conversion(source, info).files) {
-    WholeParameter& parameter = parameters_[file.parameter];
-    if (file.state == kStepState) {
-      parameter.step = file.content;
-      continue;
-    }
-    const auto shards = source.parameters.find(file.parameter);
-    const bool listed = shards != source.parameters.end();
-    const Shape* shape = listed ? &shards->second[0].shape : nullptr;
-    set_state(parameter, file.state, file.content, shape);
-    if (!parameter.shards.empty()) continue;
-    parameter.cut = file.cut;
-    parameter.averaged = file.rule == kAverageRule;
-    if (!listed) {
-      parameter.shards = untrained_shards(parameter, file.sources);
-      continue;
-    }
-    parameter.shards = shards->second;
-    for (const ParameterShard& shard : parameter.shards)
-      if (shard.tp_rank == 0) parameter.pp_ranks.push_back(shard.pp_rank);
+                     : "ordinary checkpoint of ZeRO " + std::to_string(ranks->stage) + ", tp ") +
+                std::to_string(ranks->tp_size) + ", pp " + std::to_string(ranks->pp_size) +
+                ", dp " + std::to_string(ranks->dp_size);
+  optimizer_state = ranks->optimizer_state;
+  states_refused = ranks->states_refused;
+  weights_rounded = ranks->weights_rounded;
+  merger_ = std::make_shared<Merger>(ranks, merge_info(*ranks));
+  merger_->merge_all([](const std::string&, const SavedParameter&) {});  // or throws
+  names_ = merger_->names();
+  add_buffers_of_zero3(ranks->tp_size);
+}
+
+void Checkpoint::add(const std::string& name, const TensorRecord& tensor) {
+  SavedParameter& parameter = parameters_[name];
+  parameter.pp_ranks = {0};
+  parameter.shape = tensor.shape;
+  parameter.states[std::string(kFp32State)] = widened(tensor);
+}
+
+// ZeRO 3 has buffers in `module`. DeepSpeed's universal folders have them only in their copies of the
+// model-states files.
+void Checkpoint::add_buffers_of_zero3(int64_t tp_size) {
+  if (!fs::exists(path / zero3_model_states_file(0, 0))) return;
+  const std::set<std::string> known(names_.begin(), names_.end());
+  for (size_t mp = 0; mp < model_states.size(); mp += static_cast<size_t>(tp_size)) {
+    const Value module = model_states[mp].find(keys::kModule).value_or(Value::dict());
+    for (const std::string& name : buffer_names(model_states[mp]))
+      if (const Value buffer = module.find(name);
+          buffer && !known.contains(name) && !parameters_.contains(name))
+        add(name, buffer.as_tensor());
   }
-  std::vector<Value> stages;
-  for (int pp = 0; pp < source.pp_size; ++pp) stages.push_back(source.model_state(pp, 0));
-  add_untrained_of_zero3(stages);
 }
 
 // ZeRO 3 partitions frozen parameters over the model-states files, as trained parameters over the
-// optimizer files. Buffers are in `module`. DeepSpeed's universal folders have both only in their
-// copies of the model-states files.
-void CheckpointReader::add_untrained_of_zero3(const std::vector<Value>& stages) {
-  if (!fs::exists(path / zero3_model_states_file(0, 0))) return;
-  const auto add = [&](const std::string& name, const TensorRecord& tensor) {
-    WholeParameter& parameter = parameters_[name];
-    parameter.pp_ranks = {0};
-    parameter.shape = tensor.shape;
-    parameter.states[std::string(kFp32State)] = widened(tensor);
-  };
-  const std::set<std::string> folders(names_.begin(), names_.end());  // empty unless universal
-  const auto is_known = [&](const std::string& name) {
-    return parameters_.contains(name) || folders.contains(name);
-  };
-  for (const Value& state : stages) {
-    const Value buffers = state.find(keys::kBufferNames).value_or(Value::list()),
-                module = state.find(keys::kModule).value_or(Value::dict());
-    for (const std::string& name : buffers.as_strings()) {
-      if (const Value buffer = module.find(name); buffer && !is_known(name))
-        add(name, buffer.as_tensor());
-    }
-  }
+// optimizer files. DeepSpeed's universal folders have them only there.
+void Checkpoint::add_frozen_of_zero3() {
   const Value frozen = metadata.find(keys::kFrozenParamShapes);
+  const std::set<std::string> known(names_.begin(), names_.end());
   const auto names = frozen.value_or(Value::dict()).entries();
-  if (std::all_of(names.begin(), names.end(),
-                  [&](const auto& entry) { return is_known(entry.first.as_string()); }))
+  const auto is_known = [&](const auto& entry) { return known.contains(entry.first.as_string()); };
+  if (!fs::exists(path / zero3_model_states_file(0, 0)) || std::ranges::all_of(names, is_known))
     return;
   if (fs::exists(path / zero3_model_states_file(0, 1)))
     frozen.refuse("none: how tp or pp cut frozen parameters of ZeRO 3 is not known");
-  ShardedCheckpoint source{.folder = path, .dp_size = 0, .model_states = {metadata}};
-  for (fs::path file; fs::exists(file = path / zero3_model_states_file(source.dp_size, 0));
-       ++source.dp_size)
-    source.metadata_files.push_back(file);
-  read_frozen_of_zero3(source, checks_);
-  for (const auto& [name, shards] : source.parameters) {
-    const ParameterShard& shard = shards[0];
-    if (is_known(name)) continue;
-    add(name, shard_tensor(shard, kFp32State));
+  ShardedCheckpoint ranks{.folder = path, .dp_size = 0, .model_states = {metadata}};
+  for (fs::path file; fs::exists(file = path / zero3_model_states_file(ranks.dp_size, 0));
+       ++ranks.dp_size) {
+    const Value state = ranks.dp_size == 0 ? metadata : read_torch_file(file, checks_);
+    ranks.frozen_parts.push_back(state.at(keys::kFrozenParamFragments));
+  }
+  read_frozen_of_zero3(ranks);
+  for (const auto& [name, shards] : ranks.parameters) {
+    if (known.contains(name)) continue;
+    add(name, shard_tensor(shards[0], kFp32State));
     parameters_[name].shards = shards;
   }
 }
 
-void CheckpointReader::open_universal() {
-  for (const std::string& name : {model_states_file(0), zero3_model_states_file(0, 0)}) {
-    if (!metadata && fs::exists(path / name)) metadata = read_torch_file(path / name);
+void Checkpoint::open_universal() {
+  for (int mp = 0;; ++mp) {
+    const fs::path plain = path / model_states_file(mp),
+                   zero3 = path / zero3_model_states_file(0, mp);
+    const bool has_plain = fs::exists(plain);
+    if (!has_plain && !fs::exists(zero3)) break;
+    model_states.push_back(read_torch_file(has_plain ? plain : zero3, checks_));
   }
-  if (!metadata) {
+  if (model_states.empty()) {
     throw DamagedFile(path.string() +
                       ": has no model-states file of rank 0. It holds: " + list_folder(path));
   }
+  metadata = model_states[0];
   description = "universal checkpoint made from " + mesh_of(metadata);
   const fs::path optimizer = path / kZeroFolder / kOptimizerStateFile;
   if (fs::exists(optimizer)) optimizer_state = read_torch_file(optimizer);
@@ -273,18 +232,12 @@ void CheckpointReader::open_universal() {
   };
   if (optimizer_state && std::none_of(names_.begin(), names_.end(), has_step))
     common_step_ = step_of_zero3(optimizer_state);
-  std::vector<Value> stages{metadata};
-  const int64_t tp = degrees_of(metadata).tp;
-  for (int64_t mp = tp; tp > 0 && mp < 1 << 16; mp += tp) {
-    const fs::path file = path / zero3_model_states_file(0, static_cast<int>(mp));
-    if (!fs::exists(file)) break;
-    stages.push_back(read_torch_file(file, checks_));
-  }
-  add_untrained_of_zero3(stages);
+  add_buffers_of_zero3(std::max<int64_t>(1, degrees_of(metadata).tp));
+  add_frozen_of_zero3();
 }
 
-WholeParameter CheckpointReader::read_universal(const std::string& name) const {
-  WholeParameter parameter;
+SavedParameter Checkpoint::read_universal(const std::string& name) const {
+  SavedParameter parameter;
   const fs::path folder = path / kZeroFolder / name;
   const auto shape = shapes_.find(name);
   const auto read = [&](const std::string& state) {
@@ -306,8 +259,8 @@ WholeParameter CheckpointReader::read_universal(const std::string& name) const {
   return parameter;
 }
 
-void CheckpointReader::take(const StoredWeights& weights) {
-  kind = ReaderKind::kWeights;
+void Checkpoint::take(const StoredWeights& weights) {
+  kind = Kind::kWeights;
   description = "weights";
   for (const auto& [name, file] : weights.absent)
     throw DamagedFile(file.string() + ": has no " + printable(name) +
@@ -318,7 +271,7 @@ void CheckpointReader::take(const StoredWeights& weights) {
 
 // Lists the names, and makes second names of tied weights aliases. A second name's own tensor, if
 // there is one, is only in the model's precision.
-void CheckpointReader::finish() {
+void Checkpoint::finish() {
   for (const auto& [name, parameter] : parameters_) names_.push_back(name);
   std::sort(names_.begin(), names_.end());
   const Value shared = metadata ? metadata.find(keys::kSharedParams) : Value();
@@ -331,19 +284,19 @@ void CheckpointReader::finish() {
   names_.erase(std::unique(names_.begin(), names_.end()), names_.end());
 }
 
-CheckpointReader open_checkpoint(const fs::path& path, int threads, RecordChecksums* checks) {
-  CheckpointReader checkpoint;
+Checkpoint open_checkpoint(const fs::path& path, int threads, RecordChecksums* checks) {
+  Checkpoint checkpoint;
   checkpoint.checks_ = checks;
   checkpoint.path = resolve_tag(path);
   checkpoint.kind = checkpoint_kind(checkpoint.path);
   switch (checkpoint.kind) {
-    case ReaderKind::kOrdinary:
-      checkpoint.open_ordinary(threads);
-      break;
-    case ReaderKind::kUniversal:
+    case Kind::kOrdinary:
+      return checkpoint_of(std::make_shared<const ShardedCheckpoint>(
+          open_sharded_checkpoint(checkpoint.path, threads, checks)));
+    case Kind::kUniversal:
       checkpoint.open_universal();
       break;
-    case ReaderKind::kWeights:
+    case Kind::kWeights:
       checkpoint.take(read_weights(checkpoint.path, checks));
       break;
   }
@@ -351,8 +304,15 @@ CheckpointReader open_checkpoint(const fs::path& path, int threads, RecordChecks
   return checkpoint;
 }
 
-CheckpointReader reader_of(const fs::path& path, const StoredWeights& weights) {
-  CheckpointReader checkpoint;
+Checkpoint checkpoint_of(std::shared_ptr<const ShardedCheckpoint> ranks) {
+  Checkpoint checkpoint;
+  checkpoint.take(std::move(ranks));
+  checkpoint.finish();
+  return checkpoint;
+}
+
+Checkpoint checkpoint_of(const fs::path& path, const StoredWeights& weights) {
+  Checkpoint checkpoint;
   checkpoint.path = path;
   checkpoint.take(weights);
   checkpoint.finish();

@@ -1,4 +1,4 @@
-#include "framework/format/reshard/whole_model.h"
+#include "framework/format/reshard/uncut_model.h"
 
 #include <algorithm>
 #include <charconv>
@@ -6,7 +6,6 @@
 #include <span>
 
 #include "framework/format/sharded/stages.h"
-#include "framework/format/torch_file/torch_file.h"
 #include "framework/util/errors.h"
 
 namespace anymesh {
@@ -31,7 +30,7 @@ Groups groups_of(const ShardedCheckpoint& source, size_t mp) {
 }
 
 // Returns the groups that the model-states file of a universal folder's rank lists.
-Groups groups_of(const WholeModel& model, const Value& state) {
+Groups groups_of(const UncutModel& model, const Value& state) {
   const Value shapes = state.find(keys::kParamShapes);
   if (!shapes)
     throw Unreadable(state.where() + ": has no " + std::string(keys::kParamShapes) +
@@ -42,16 +41,34 @@ Groups groups_of(const WholeModel& model, const Value& state) {
     if (taken == shapes.size() && is_of_experts(model.settings[g])) continue;
     const size_t lists = model.mesh.stage == 3 ? model.settings[g].at(keys::kParams).size() : 1;
     for (size_t i = 0; i < lists; ++i)
-      for (std::string& name : optimizers_order(names_of(named_shapes(shapes.at(taken++))), state,
-                                                model.optimizer_state, model.mesh.dp_size))
+      for (std::string& name :
+           optimizers_order(names_of(named_shapes(shapes.at(taken++))), state,
+                            model.checkpoint.optimizer_state, model.mesh.dp_size))
         groups[g].push_back(std::move(name));
   }
   if (taken != shapes.size()) shapes.fail(std::to_string(taken) + " groups, as of the optimizer");
   return groups;
 }
 
+// Returns the mesh of the run that a universal folder was made from.
+CheckpointMesh mesh_of(const Checkpoint& universal) {
+  const Value& metadata = universal.metadata;
+  const Value counts = universal.optimizer_state.find(keys::kPartitionCount),
+              count = counts.is_list() && counts.size() > 0 ? counts.at(0) : counts;
+  const auto [tp, pp] = degrees_of(metadata);
+  if (tp < 1 || pp < 1 || tp > 1 << 16 || pp > 1 << 16)
+    metadata.find(keys::kParallelDimensions).fail("plausible degrees");
+  return {.tp_size = static_cast<int>(tp),
+          .pp_size = static_cast<int>(pp),
+          .dp_size = static_cast<int>(
+              metadata.find(keys::kDpWorldSize).value_or(count).value_or(1).as_int()),
+          .stage = zero_stage_of(universal.optimizer_state.find(keys::kZeroStage).value_or(1)),
+          .dtype = model_dtype(metadata, {}),
+          .ep_size = ExpertSpread::from(universal.model_states).ep_size};
+}
+
 // Adds the groups of a stage. Stages share tied parameters.
-void add_stage(WholeModel& model, const Groups& stage, const std::string& where) {
+void add_stage(UncutModel& model, const Groups& stage, const std::string& where) {
   Groups& groups = model.groups;
   const auto missing = std::span(model.settings).subspan(std::min(stage.size(), groups.size()));
   if (stage.size() > groups.size() || !std::ranges::all_of(missing, is_of_experts))
@@ -98,39 +115,22 @@ bool is_pipeline(const Value& model_state, const std::string& name) {
          (model_state.find(keys::kDropoutSeed) && layer_name(name).layer >= 0);
 }
 
-WholeModel open_whole_model(const fs::path& folder, int threads, RecordChecksums& checks,
-                            const ShardedCheckpoint* ordinary) {
-  WholeModel model{.checkpoint = open_checkpoint(folder, threads, &checks)};
-  const Value& first = model.checkpoint.metadata;
+UncutModel uncut_model(Checkpoint checkpoint, const ShardedCheckpoint* ranks) {
+  UncutModel model{.checkpoint = std::move(checkpoint)};
+  const fs::path& folder = model.checkpoint.path;
   require_states(folder, model.checkpoint.states_refused, "zero_to_fp32 exports the weights alone");
-  model.optimizer_state = model.checkpoint.optimizer_state;
-  if (!model.optimizer_state) throw Unreadable(folder.string() + ": has no optimizer's state");
-  CheckpointMesh& mesh = model.mesh;
-  if (ordinary) {
-    mesh = mesh_of(*ordinary);
-    model.model_states = ordinary->model_states;
-  } else {
-    mesh.stage = zero_stage_of(model.optimizer_state.find(keys::kZeroStage).value_or(1));
-    const Value counts = model.optimizer_state.find(keys::kPartitionCount),
-                count = counts.is_list() && counts.size() > 0 ? counts.at(0) : counts;
-    mesh.dp_size =
-        static_cast<int>(first.find(keys::kDpWorldSize).value_or(count).value_or(1).as_int());
-    const auto [tp, pp] = degrees_of(first);
-    if (tp < 1 || pp < 1 || tp > 1 << 16 || pp > 1 << 16)
-      first.find(keys::kParallelDimensions).fail("plausible degrees");
-    mesh.tp_size = static_cast<int>(tp);
-    mesh.pp_size = static_cast<int>(pp);
-    mesh.dtype = model_dtype(first, {});
-  }
-  for (int mp = 0; !ordinary && mp < mesh.tp_size * mesh.pp_size; ++mp) {
-    const fs::path plain = folder / model_states_file(mp),
-                   zero3 = folder / zero3_model_states_file(0, mp);
-    model.model_states.push_back(read_torch_file(fs::exists(plain) ? plain : zero3, &checks));
-  }
-  mesh.ep_size = ExpertSpread::from(model.model_states).ep_size;
-  const Value inner = model.optimizer_state.find(keys::kOptimizerStateDict).value_or(Value::dict()),
-              groups = inner.find(keys::kParamGroups)
-                           .value_or(model.optimizer_state.at(keys::kParamGroups));
+  const Value& state = model.checkpoint.optimizer_state;
+  if (!state) throw Unreadable(folder.string() + ": has no optimizer's state");
+  model.mesh = ranks ? mesh_of(*ranks) : mesh_of(model.checkpoint);
+  const auto mp_size =
+      static_cast<size_t>(model.mesh.tp_size) * static_cast<size_t>(model.mesh.pp_size);
+  if (const size_t held = model.checkpoint.model_states.size(); held < mp_size)
+    throw DamagedFile(folder.string() +
+                      ": files are missing: " + model_states_file(static_cast<int>(held)) +
+                      ", of " + std::to_string(mp_size) + " ranks");
+  const Value inner = state.find(keys::kOptimizerStateDict).value_or(Value::dict()),
+              in_torch = inner.find(keys::kParamGroups),
+              groups = in_torch ? in_torch : state.at(keys::kParamGroups);
   check_hyperparameters(groups, folder);
   model.settings = groups.items();
   const Value states = inner.find(keys::kState).value_or(Value::dict());
@@ -139,11 +139,10 @@ WholeModel open_whole_model(const fs::path& folder, int threads, RecordChecksums
     model.numbers.push_back(params.size() > 0 ? states.find(params.at(0).as_int()) : Value());
   }
   model.groups.resize(model.settings.size());
-  for (int pp = 0; pp < mesh.pp_size; ++pp) {  // by tp rank 0
-    const auto mp = static_cast<size_t>(pp * mesh.tp_size);
-    add_stage(model, ordinary ? groups_of(*ordinary, mp) : groups_of(model, model.model_states[mp]),
+  for (size_t mp = 0; mp < mp_size; mp += static_cast<size_t>(model.mesh.tp_size))  // tp rank 0's
+    add_stage(model,
+              ranks ? groups_of(*ranks, mp) : groups_of(model, model.checkpoint.model_states[mp]),
               folder.string());
-  }
   return model;
 }
 

@@ -1,30 +1,31 @@
 #pragma once
 
-#include <filesystem>
 #include <string>
 #include <vector>
 
+#include "framework/format/checkpoint/model.h"
 #include "framework/format/reshard/rank_model.h"
-#include "framework/format/whole/checkpoint_reader.h"
 
 namespace anymesh {
 
-// A checkpoint as whole tensors, to be cut for another tp and pp: an ordinary one or a universal
-// folder.
-struct WholeModel {
-  CheckpointMesh mesh;  // of the run that saved it
-  CheckpointReader checkpoint;
-  std::vector<Value> model_states;               // by mp rank
-  Value optimizer_state;                         // contents of optimizer_state.pt
+// A checkpoint's uncut tensors and the optimizer's groups of them, to be cut for another tp and pp.
+struct UncutModel {
+  Checkpoint checkpoint;
+  CheckpointMesh mesh;                           // of the run that saved it
   std::vector<Value> settings;                   // each group's entry of param_groups
   std::vector<Value> numbers;                    // each group's single numbers, a dict by name
   std::vector<std::vector<std::string>> groups;  // names, over all stages, in their order
 };
 
-// Opens such a checkpoint. `ordinary` is null for a universal folder. Throws if the files do not
-// tell which group has which parameters.
-WholeModel open_whole_model(const std::filesystem::path& folder, int threads,
-                            RecordChecksums& checks, const ShardedCheckpoint* ordinary);
+// Throws if the files do not tell which group has which parameters. `ranks` is null for a universal
+// folder, else the checkpoint as its ranks wrote it.
+UncutModel uncut_model(Checkpoint checkpoint, const ShardedCheckpoint* ranks);
+
+// Returns the ranks of the mesh `to`, by mp rank. A change of tp or pp needs a model of
+// Megatron-DeepSpeed or of this program: their names tell a parameter's layer, and their files how
+// tp cuts it. Notes for the user are added to `notes`.
+std::vector<RankModel> remeshed(const UncutModel& model, const CheckpointMesh& to,
+                                std::vector<std::string>& notes);
 
 // Throws for the groups of an elastic checkpoint, or of a universal folder made of one. A job takes
 // the hyperparameters of its groups from an ordinary checkpoint, and would die without them.

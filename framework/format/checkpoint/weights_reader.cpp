@@ -1,4 +1,4 @@
-#include "framework/format/whole/weights_reader.h"
+#include "framework/format/checkpoint/weights_reader.h"
 
 #include <algorithm>
 #include <set>
