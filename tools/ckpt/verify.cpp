@@ -23,16 +23,6 @@ using FileKind = CheckpointFileName::Kind;
 constexpr size_t kMostProblems = 40;
 constexpr int64_t kMostRanks = 1 << 20;  // that a mesh may have
 
-// Collects the steps in a file's optimizer state, at any depth of wrappers.
-void collect_steps(const Value& value, std::vector<Value>& steps) {
-  for (const auto key : {keys::kOptimizerStateDict, keys::kOptimizer, keys::kBaseOptimizerState})
-    if (const Value inner = value.find(key); inner.is_dict()) collect_steps(inner, steps);
-  const Value states = value.find(keys::kState), groups = value.find(keys::kParamGroups);
-  if (!states.is_dict() || !groups.is_list() || groups.size() == 0) return;
-  for (const auto& [index, state] : states.entries())
-    if (const Value step = step_of(state, groups.at(0))) steps.push_back(step);
-}
-
 // Returns whether a shard's optimizer has never seen a nonzero gradient.
 bool never_used(const ParameterShard& shard) {
   const auto moment = shard.states.find(kExpAvgSqState);
@@ -242,25 +232,10 @@ class Verifier {
 
   // Checks that the counters are the same on all ranks.
   void check_counters() {
-    std::map<std::string, std::pair<std::string, Value>, std::less<>> firsts;
-    const auto note = [&](const std::string& file, std::string_view key, const Value& value) {
-      if (!value) return;
-      const auto [first, is_new] = firsts.try_emplace(std::string(key), file, value);
-      const Value& expected = first->second.second;
-      if (is_new || value.as_double() == expected.as_double()) return;
-      add(file + ": " + std::string(key) + " is " + std::to_string(value.as_int()) + ", but " +
-          std::to_string(expected.as_int()) + " in " + first->second.first);
-    };
-    for (const auto& [file, rank] : ranks_) {
-      if (!rank.content || rank.name.kind == FileKind::kLayer) continue;
-      for (const auto key : {keys::kIteration, keys::kGlobalSteps, keys::kGlobalSamples})
-        note(file, key, rank.content.find(key));
-      if (const Value args = rank.content.find(keys::kArgs))
-        note(file, keys::kConsumedTrainSamples, args.find(keys::kConsumedTrainSamples));
-      std::vector<Value> steps;
-      collect_steps(rank.content, steps);
-      for (const Value& step : steps) note(file, kStepState, step);
-    }
+    SameSave same;
+    for (const auto& [file, rank] : ranks_)
+      if (rank.content && rank.name.kind != FileKind::kLayer)
+        for (const std::string& line : same.differences(file, rank.content)) add(line);
   }
 
   void check_ordinary() {
@@ -270,18 +245,20 @@ class Verifier {
       notes_.insert("note: the optimizer's states are not understood, so not checked: " +
                     printable(ranks->states_refused, 1000));
     const Merger merger(ranks, merge_info(*ranks));
+    const ModelWeights weights(*ranks);
     std::vector<const std::string*> names;
     for (const auto& [name, shards] : ranks->parameters) names.push_back(&name);
     parallel_for(names.size(), options_.workers, [&](size_t i) {
-      attempt([&] { check_parameter(*ranks, merger, *names[i]); });
+      attempt([&] { check_parameter(*ranks, merger, weights, *names[i]); });
     });
+    attempt([&] { check_contents(*ranks, /*sample=*/true); });
     parameters_ = static_cast<int64_t>(names.size());
   }
 
   // Checks one parameter by itself, so that a broken one does not hide the others. Every element
   // must exist exactly once (merged() throws otherwise), and all copies must be equal.
   void check_parameter(const ShardedCheckpoint& source, const Merger& merger,
-                       const std::string& name) {
+                       const ModelWeights& weights, const std::string& name) {
     const SavedParameter parameter = merger.merged(name);
     elements_ += parameter.elements();
     std::map<int, const ParameterShard*> firsts;  // by tp rank; only 0 if replicated
@@ -290,7 +267,18 @@ class Verifier {
           firsts.emplace(parameter.is_replicated() ? 0 : shard.tp_rank, &shard);
       for (const auto& [state, elements] : first->second->states)
         if (!is_new) check_copy(source, name, *first->second, shard, state);
+      if (const TensorRecord* weight = weights.of(name, shard)) check_rounded(name, shard, *weight);
     }
+  }
+
+  // Checks that the model's weights are a shard's masters, in the precision that the model has.
+  void check_rounded(const std::string& name, const ParameterShard& shard,
+                     const TensorRecord& weight) {
+    const Unrounded found = compare_masters(shard_tensor(shard, kFp32State), weight);
+    if (found.count > 0)
+      add(printable(name) + ": weights of pp " + std::to_string(shard.pp_rank) + ", tp " +
+          std::to_string(shard.tp_rank) + " (" + file_of(weight.bytes).filename().string() +
+          "): " + found.text());
   }
 
   void check_copy(const ShardedCheckpoint& source, const std::string& name,

@@ -106,6 +106,17 @@ std::vector<std::pair<std::string, Value>> recast_layer_files(const ShardedCheck
   return files;
 }
 
+// Counts the parameters of a checkpoint that is copied as it is. Throws unless they are complete.
+void count_parameters(const ShardedCheckpoint& source, ReshardReport& report) {
+  for (const auto& [name, shards] : source.parameters) {
+    for (const ParameterShard& shard : shards) {
+      check_covered(name, shard, std::string(kFp32State));
+      ++report.parameters;
+      report.elements += numel(shard.shape);
+    }
+  }
+}
+
 // Opens an ordinary checkpoint. Fills in report.from and report.to.
 ReshardSource open_ordinary(const ReshardOptions& options, const fs::path& input,
                             RecordChecksums& checks, ReshardReport& report) {
@@ -128,8 +139,10 @@ ReshardSource open_ordinary(const ReshardOptions& options, const fs::path& input
   if (!uncut && !recast)
     for (const auto& [key, path] : source.layer_files) result.layer_files.push_back(path);
   if (report.from.stage == 0 && report.to.stage == 0 && !uncut && !recast &&
-      experts.layers.empty())
+      experts.layers.empty()) {
+    count_parameters(source, report);
     return result;
+  }
   require_states(input, source.states_refused, "zero_to_fp32 exports the weights alone");
   if (source.groups.size() != source.model_states.size())
     throw Unreadable(input.string() + ": has no optimizer's state");

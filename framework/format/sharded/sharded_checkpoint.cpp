@@ -4,6 +4,7 @@
 #include <span>
 
 #include "framework/format/io/file_io.h"
+#include "framework/format/sharded/consistency.h"
 #include "framework/format/sharded/stages.h"
 #include "framework/format/torch_file/record_checksums.h"
 #include "framework/format/torch_file/torch_file.h"
@@ -285,6 +286,7 @@ void read_models(ShardedCheckpoint& source, const RankFiles& models, int threads
   parallel_for(source.frozen_parts.size(), threads, [&](size_t i) {
     const Value state =
         i < first ? source.model_states[i] : read_torch_file(source.metadata_files[i], checks);
+    if (i >= first) check_same_shapes(state, source.model_states[i % first]);
     if (const Value shapes = state.find(keys::kFrozenParamShapes); shapes && shapes.size() > 0)
       source.frozen_parts[i] = state.at(keys::kFrozenParamFragments);
   });
@@ -297,6 +299,7 @@ void read_models(ShardedCheckpoint& source, const RankFiles& models, int threads
   find_degrees(source);
   source.experts = ExpertSpread::from(source.model_states);
   source.weights_only = !metadata.find(keys::kWeightsOnly).is_none();
+  check_same_save(source.model_states, {});
 }
 
 // Reads the optimizer files, and assigns their partitions to parameters.
@@ -331,6 +334,8 @@ void read_optimizers(ShardedCheckpoint& source, const RankFiles& models,
     read_model_tensors(source, threads, checks);
     read_zero12(source, states);
   }
+  check_steps(source);
+  check_same_save(source.model_states, states);
 }
 
 ExpertOptimizers read_experts_optimizers(const RankFiles& files, int threads,
@@ -386,6 +391,7 @@ ShardedCheckpoint open_sharded_checkpoint(const fs::path& folder, int threads,
     }
   }
   sort_fragments(source);
+  check_contents(source, /*sample=*/checks != nullptr);
   drop_refused_states(source);
   return source;
 }

@@ -53,6 +53,9 @@ std::vector<std::string> names_of(const std::vector<NamedShape>& parameters);
 // tied weight.
 std::vector<NamedShape> trainable(const ShardedCheckpoint& source, int tp_rank);
 
+// Returns elements [begin, begin + count) of a tensor.
+std::vector<float> floats_at(const TensorRecord& tensor, int64_t begin, int64_t count);
+
 // Whether each element of `master`, rounded to the weight's precision, equals the weight's element.
 bool rounds_to(const TensorRecord& master, const TensorRecord& weight);
 

@@ -22,13 +22,6 @@ uint32_t rounded(DType dtype, float value) {
                                     : std::bit_cast<uint32_t>(value);
 }
 
-std::vector<float> floats_at(const TensorRecord& tensor, int64_t begin, int64_t count) {
-  std::vector<float> values(static_cast<size_t>(count));
-  as_float32(tensor).bytes->read(static_cast<uint64_t>(begin) * sizeof(float),
-                                 std::as_writable_bytes(std::span(values)));
-  return values;
-}
-
 bool alike(const TensorRecord& master, const TensorRecord& weight, int64_t begin, int64_t end) {
   for (; begin < end; begin += kChunk) {
     const int64_t count = std::min(kChunk, end - begin);
@@ -166,6 +159,13 @@ class ShapeMatcher {
 };
 
 }  // namespace
+
+std::vector<float> floats_at(const TensorRecord& tensor, int64_t begin, int64_t count) {
+  std::vector<float> values(static_cast<size_t>(count));
+  as_float32(tensor).bytes->read(static_cast<uint64_t>(begin) * sizeof(float),
+                                 std::as_writable_bytes(std::span(values)));
+  return values;
+}
 
 bool rounds_to(const TensorRecord& master, const TensorRecord& weight) {
   return master.numel() == weight.numel() && alike(master, weight, 0, weight.numel());

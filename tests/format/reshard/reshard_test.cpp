@@ -9,7 +9,7 @@
 #include "framework/format/layout/names.h"
 #include "framework/format/sharded/tensor_views.h"
 #include "framework/format/whole/convert.h"
-#include "tests/support/fixtures.h"
+#include "tests/support/checkpoints.h"
 
 namespace anymesh {
 namespace {
@@ -24,8 +24,6 @@ const char* const kSources[] = {"z1-fp32-dp2",        "z1-bf16-dp2",
                                 "z1-bf16-tp2pp2dp1",  "z1-bf16-tp2pp1dp1-llama",
                                 "z0-fp32-tp2dp2",     "z2-bf16-tp2dp2-nopipe",
                                 "z3-bf16-dp2-nopipe"};
-
-fs::path tag_of(const std::string& name) { return resolve_tag(fixture(name) / "checkpoint"); }
 
 // Returns the names of the parameters and states that differ between two checkpoints.
 std::string differences(const fs::path& a, const fs::path& b) {
