@@ -1,7 +1,9 @@
 #include "framework/checkpoint/load/load_own_files.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
+#include <span>
 
 #include "framework/checkpoint/expert_ranks.h"
 #include "framework/checkpoint/load/find_loadable_tags.h"
@@ -128,6 +130,28 @@ std::string_view adam_key(ZeroStage stage) {
   return wrapped ? keys::kBaseOptimizerState : keys::kOptimizerStateDict;
 }
 
+// Compares some masters with the weights in the model-states file, if both are there. Throws
+// DamagedFile if they are of different saves or ranks.
+void check_masters(const Value& model_states, const Value& fp32, const CheckpointedRun& run,
+                   RecordChecksums& checks) {
+  const Value module = model_states.at(keys::kModule);
+  if (!module || run.optimizer.stage().partitions_parameters()) return;
+  checks.count(false);  // whoever wants the tensors reads them again
+  for (size_t g = 0; g < run.optimizer.groups().size(); ++g) {
+    const Group& group = run.optimizer.groups()[g];
+    const auto largest = std::ranges::max_element(
+        group.pieces, {}, [](const Piece& piece) { return piece.master.numel(); });
+    if (largest == group.pieces.end()) continue;
+    const ParamSpec& spec = group.params[largest->param];
+    const Value weight = module.find(spec.name);
+    if (!weight) continue;  // experts are in files of their own
+    const int64_t count = std::min(kMastersSample, largest->master.numel());
+    expect_rounded(spec.name, fp32.at(g).as_tensor().slice(largest->partition_start, {count}),
+                   weight.as_tensor().slice(largest->param_start, {count}));
+  }
+  checks.count(true);
+}
+
 // Whether the optimizer's states have our layout: one per parameter or group, each with its step,
 // and groups without gaps. load_whole_tensors handles the others, such as apex's FusedAdam and
 // elastic checkpoints.
@@ -145,8 +169,7 @@ bool has_our_states(const Value& optimizer, const CheckpointedRun& run) {
   for (const auto& [group, state] : states.entries()) {
     if (!state.is_dict() || !state.contains(kStepState)) return false;
     for (const auto& [name, value] : state.entries())
-      if (name != Value(kExpAvgState) && name != Value(kExpAvgSqState) && name != Value(kStepState))
-        return false;
+      if (!is_adams_state(name)) return false;
   }
   if (const Value paddings = optimizer.find(keys::kParamAlignmentPaddings)) {
     for (const Value& group : paddings.items())
@@ -194,8 +217,11 @@ OwnFiles find_own_files(const fs::path& metadata_file, const Value& metadata,
   if (!alike || !fs::exists(file)) return {};
   OwnFiles own{.model_states = file == metadata_file ? metadata : read_torch_file(file, &checks)};
   if (!same_params(own.model_states, run)) return {};
-  own.optimizer = stage.partitions_optimizer()
-                      ? read_torch_file(partition, &checks).at(keys::kOptimizerStateDict)
+  const Value in_file =
+      stage.partitions_optimizer() ? read_torch_file(partition, &checks) : Value();
+  check_same_save(std::array{metadata, own.model_states},
+                  std::span(&in_file, stage.partitions_optimizer() ? 1 : 0));
+  own.optimizer = in_file      ? in_file.at(keys::kOptimizerStateDict)
                   : in_experts ? whole
                                : own.model_states.at(keys::kOptimizer);
   return has_our_states(own.optimizer, run) ? own : OwnFiles();
@@ -217,6 +243,7 @@ Value load_own_files(const fs::path& folder, const OwnFiles& own, CheckpointedRu
   const std::string_view masters = stage.partitions_parameters()  ? keys::kFp32FlatGroups
                                    : stage.partitions_optimizer() ? keys::kFp32Groups
                                                                   : keys::kFp32GroupsFlat;
+  check_masters(own.model_states, own.optimizer.at(masters), run, checks);
   load_partitions(own.optimizer.at(adam_key(stage)), own.optimizer.at(masters), run, steps);
   // BF16_Optimizer has no scaler. At stage 0 the optimizer's dict itself has a scaler's keys.
   return stage.partitions_optimizer() ? own.optimizer.find(keys::kLossScaler) : own.optimizer;

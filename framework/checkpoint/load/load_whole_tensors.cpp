@@ -6,11 +6,11 @@ namespace anymesh {
 namespace {
 
 // Finds a parameter in the checkpoint. `custom` may supply its weight.
-WholeParameter find(const CheckpointReader& checkpoint, const ParamSpec& spec,
+SavedParameter find(const Checkpoint& checkpoint, const ParamSpec& spec,
                     const CustomLoadFn& custom) {
   const auto weight = custom ? custom(checkpoint, spec) : std::nullopt;
   if (!weight) return find_parameter(checkpoint, spec);
-  WholeParameter parameter;
+  SavedParameter parameter;
   if (checkpoint.contains(spec.name)) parameter = checkpoint.parameter(spec.name);
   if (parameter.shape != spec.shape) parameter = {};  // its moments would not fit
   parameter.shape = weight->sizes().vec();
@@ -21,37 +21,35 @@ WholeParameter find(const CheckpointReader& checkpoint, const ParamSpec& spec,
 }
 
 // Refuses states of another optimizer, or of Adam with amsgrad, because they would be lost.
-void check_is_adams(const CheckpointReader& checkpoint, const WholeParameter& parameter,
+void check_is_adams(const Checkpoint& checkpoint, const SavedParameter& parameter,
                     const std::string& name) {
-  for (const auto& [state, tensor] : parameter.states) {
-    TORCH_CHECK(state == kFp32State || state == kExpAvgState || state == kExpAvgSqState,
-                checkpoint.path.string(), ": ", name, " has the optimizer state ", state,
+  for (const auto& [state, tensor] : parameter.states)
+    TORCH_CHECK(state == kFp32State || is_adams_state(state), checkpoint.path.string(), ": ", name,
+                " has the optimizer state ", state,
                 ", which this trainer's Adam has not; --no-load-optim or --finetune load the "
                 "weights alone");
-  }
 }
 
 }  // namespace
 
-WholeParameter find_parameter(const CheckpointReader& checkpoint, const ParamSpec& spec) {
+SavedParameter find_parameter(const Checkpoint& checkpoint, const ParamSpec& spec) {
   const std::string& name = checkpoint.contains(spec.name) ? spec.name : spec.other_name;
   if (!checkpoint.contains(name)) return {};
-  WholeParameter parameter = checkpoint.parameter(name);
+  SavedParameter parameter = checkpoint.parameter(name);
   TORCH_CHECK(parameter.shape == spec.shape, checkpoint.path.string(), ": the checkpoint's ",
               spec.name, " is ", to_string(parameter.shape), ", this model's ",
               to_string(spec.shape), " (see the model's flags)");
   return parameter;
 }
 
-std::vector<std::string> load_whole_tensors(const CheckpointReader& checkpoint,
-                                            CheckpointedRun& run, bool weights_only,
-                                            const CustomLoadFn& custom, RecordChecksums& checks,
-                                            StepsRead& steps) {
+std::vector<std::string> load_whole_tensors(const Checkpoint& checkpoint, CheckpointedRun& run,
+                                            bool weights_only, const CustomLoadFn& custom,
+                                            RecordChecksums& checks, StepsRead& steps) {
   std::vector<std::string> fresh;
   const auto count = [&](const ParamSpec& spec, bool partitioned) {
     checks.count(run.optimizer.counts_here(spec, partitioned));
   };
-  const auto read = [&](const WholeParameter& parameter, std::string_view state,
+  const auto read = [&](const SavedParameter& parameter, std::string_view state,
                         const ParamSpec& spec, int64_t begin, const StateTensor& out) {
     const TensorRecord record = parameter.state(state);
     const std::string name = c10::str(checkpoint.path.string(), ": ", state, " of ", spec.name);
@@ -63,14 +61,14 @@ std::vector<std::string> load_whole_tensors(const CheckpointReader& checkpoint,
     });
   };
   for (const auto& frozen : run.optimizer.frozen()) {
-    const WholeParameter parameter = find(checkpoint, frozen.spec, custom);
+    const SavedParameter parameter = find(checkpoint, frozen.spec, custom);
     count(frozen.spec, run.optimizer.stage().partitions_parameters());
     if (parameter.weight().bytes)
       read(parameter, kFp32State, frozen.spec, frozen.start, frozen.weight);
   }
   for (const ParamSpec& spec : run.stage.params()) {
     if (!spec.buffer) continue;
-    const WholeParameter parameter = find(checkpoint, spec, custom);
+    const SavedParameter parameter = find(checkpoint, spec, custom);
     count(spec, /*partitioned=*/false);
     if (parameter.weight().bytes)
       read(parameter, kFp32State, spec, 0, StateTensor(spec.tensor.view(-1)));
@@ -78,7 +76,7 @@ std::vector<std::string> load_whole_tensors(const CheckpointReader& checkpoint,
   for (ZeroOptimizer::Group& group : run.optimizer.groups()) {
     for (const ZeroOptimizer::Piece& piece : group.pieces) {
       const ParamSpec& spec = group.params[piece.param];
-      const WholeParameter parameter = find(checkpoint, spec, custom);
+      const SavedParameter parameter = find(checkpoint, spec, custom);
       if (parameter.weight().bytes) {
         count(spec, run.optimizer.stage().partitions_optimizer());
         read(parameter, kFp32State, spec, piece.param_start, piece.master);

@@ -16,13 +16,12 @@ namespace anymesh {
 // Returns the names of parameters without moments in the checkpoint, such as those that were
 // frozen; their moments are set to zero. Adds the steps of the others to `steps`. The checkpoint
 // must have been opened with `checks`. They count each element of the model on one rank.
-std::vector<std::string> load_whole_tensors(const CheckpointReader& checkpoint,
-                                            CheckpointedRun& run, bool weights_only,
-                                            const CustomLoadFn& custom, RecordChecksums& checks,
-                                            StepsRead& steps);
+std::vector<std::string> load_whole_tensors(const Checkpoint& checkpoint, CheckpointedRun& run,
+                                            bool weights_only, const CustomLoadFn& custom,
+                                            RecordChecksums& checks, StepsRead& steps);
 
 // Returns the checkpoint's copy of a parameter, under either of its names, or one without states if
 // there is none. Throws if the shape differs.
-WholeParameter find_parameter(const CheckpointReader& checkpoint, const ParamSpec& spec);
+SavedParameter find_parameter(const Checkpoint& checkpoint, const ParamSpec& spec);
 
 }  // namespace anymesh

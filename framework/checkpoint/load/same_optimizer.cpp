@@ -12,6 +12,7 @@
 namespace anymesh {
 namespace {
 
+constexpr int64_t kBlock = int64_t{1} << 20;
 constexpr const char* kWeightsAlone = "; --no-load-optim or --finetune load the weights alone";
 
 bool is(const Value& group, const char* key, bool value) {
@@ -52,43 +53,49 @@ std::string other_optimizer(const Value& chosen, bool with_decay) {
              : "";
 }
 
+// Returns the dicts that may hold torch's `param_groups` or `state`, at any ZeRO stage.
+std::vector<Value> holders_of(const Value& optimizer_state) {
+  std::vector<Value> holders;
+  if (optimizer_state.is_dict()) holders.push_back(optimizer_state);
+  for (const auto key : {keys::kBaseOptimizerState, keys::kOptimizerStateDict})
+    if (const Value inner = optimizer_state.is_dict() ? optimizer_state.find(key) : Value();
+        inner.is_dict())
+      holders.push_back(inner);
+  return holders;
+}
+
 // Returns the name of a state, such as NAdam's number mu_product, that Adam lacks, or "".
 std::string foreign_state(const Value& optimizer_state) {
-  if (!optimizer_state.is_dict()) return "";
-  for (const Value& holder : {optimizer_state, optimizer_state.find(keys::kBaseOptimizerState),
-                              optimizer_state.find(keys::kOptimizerStateDict)}) {
-    const Value states = holder.is_dict() ? holder.find(keys::kState) : Value();
+  for (const Value& holder : holders_of(optimizer_state)) {
+    const Value states = holder.find(keys::kState);
     if (!states.is_dict()) continue;
     for (const auto& [group, state] : states.entries())
       for (const auto& [name, value] :
            state.is_dict() ? state.entries() : std::vector<Value::Entry>())
-        if (name != Value(kStepState) && name != Value(kExpAvgState) &&
-            name != Value(kExpAvgSqState))
-          return name.is_string() ? name.as_string() : name.found();
+        if (!is_adams_state(name)) return name.is_string() ? name.as_string() : name.found();
   }
   return "";
 }
 
 std::vector<Value> groups_of(const Value& optimizer_state) {
-  const Value torch = torch_state_of(optimizer_state);
-  return torch ? torch.at(keys::kParamGroups).items() : std::vector<Value>();
+  for (const Value& holder : holders_of(optimizer_state))
+    if (const Value groups = holder.find(keys::kParamGroups)) return groups.items();
+  return {};
+}
+
+// Returns up to kBlock elements from `begin` on, in memory.
+torch::Tensor block_at(const StateTensor& state, int64_t begin) {
+  const int64_t count = std::min(kBlock, state.numel() - begin);
+  if (state.tensor().defined()) return state.tensor().narrow(0, begin, count);
+  const torch::Tensor block = torch::empty({count}, state.dtype());
+  state.start_read(begin, block).get();
+  return block;
 }
 
 bool not_zero(const StateTensor& state, double above) {
-  bool found = false;
-  constexpr int64_t kBlock = int64_t{1} << 20;
-  for (int64_t begin = 0; begin < state.numel() && !found; begin += kBlock) {
-    const int64_t count = std::min(kBlock, state.numel() - begin);
-    torch::Tensor block = state.tensor();
-    if (block.defined()) {
-      block = block.narrow(0, begin, count);
-    } else {
-      block = torch::empty({count}, state.dtype());
-      state.start_read(begin, block).get();
-    }
-    found = block.abs().max().item<double>() > above;
-  }
-  return found;
+  for (int64_t begin = 0; begin < state.numel(); begin += kBlock)
+    if (block_at(state, begin).abs().max().item<double>() > above) return true;
+  return false;
 }
 
 }  // namespace
@@ -106,12 +113,8 @@ int64_t common_step(Communicator& world, const StepsRead& mine,
   return all.empty() ? 0 : std::stoll(all[0]);
 }
 
-Value torch_state_of(const Value& optimizer_state) {
-  if (!optimizer_state.is_dict()) return {};
-  if (optimizer_state.contains(keys::kParamGroups)) return optimizer_state;
-  for (const auto key : {keys::kBaseOptimizerState, keys::kOptimizerStateDict})
-    if (const Value inner = torch_state_of(optimizer_state.find(key))) return inner;
-  return {};
+bool is_adams_state(const Value& name) {
+  return name == Value(kExpAvgState) || name == Value(kExpAvgSqState) || name == Value(kStepState);
 }
 
 void check_same_optimizer(const Value& metadata, const Value& optimizer_state) {

@@ -22,8 +22,8 @@ using StepsRead = std::map<int64_t, std::string>;
 int64_t common_step(Communicator& world, const StepsRead& mine,
                     const std::filesystem::path& folder);
 
-// Returns torch's dict of `param_groups` inside an optimizer's state, at any ZeRO stage, or None.
-Value torch_state_of(const Value& optimizer_state);
+// Whether AdamW has a state of this name: a moment, or the step.
+bool is_adams_state(const Value& name);
 
 // Throws unless the optimizer that wrote `optimizer_state` was AdamW, by its name (ours is in
 // `param_groups`, DeepSpeed's in `ds_config`) and by its settings. `metadata` is a model-states
