@@ -153,13 +153,13 @@ bool is_unused_copy(const std::string& text) {
 
 // Follows every parameter. Returns how many states were made.
 size_t expect_all(const fs::path& path) {
-  const CheckpointReader whole = open_checkpoint(path, 2);
+  const Checkpoint whole = open_checkpoint(path, 2);
   Assembled::folder = fs::is_directory(whole.path) ? whole.path : whole.path.parent_path();
   size_t states = 0;
   for (const std::string& name : whole.names()) {
     SCOPED_TRACE(path.string() + " " + name);
     const std::string text = follow(path, name);
-    const WholeParameter parameter = whole.parameter(name);
+    const SavedParameter parameter = whole.parameter(name);
     for (const auto& [state, tensor] : parameter.states) {
       Assembled(text, state, tensor).expect_equal(tensor, is_unused_copy(text));
       ++states;

@@ -43,7 +43,7 @@ class Ckpt : public TempFolder {
  protected:
   // Exports the masters of a checkpoint as zero_to_fp32 does.
   std::filesystem::path exported(const std::string& name) {
-    const CheckpointReader whole = open_checkpoint(tag_of(name), 2);
+    const Checkpoint whole = open_checkpoint(tag_of(name), 2);
     Value weights = Value::ordered_dict();
     for (const std::string& parameter : whole.names())
       weights.set(parameter, whole.parameter(parameter).weight());

@@ -33,14 +33,14 @@ int diff_checkpoints(const std::filesystem::path& a, const std::filesystem::path
                      const CkptOptions& options, std::ostream& out);
 
 // Returns the parameter. Throws, with names like this one, if there is none.
-WholeParameter parameter_named(const CheckpointReader& checkpoint, const std::string& name);
+SavedParameter parameter_named(const Checkpoint& checkpoint, const std::string& name);
 
 // Returns which part of the whole tensor W a tp rank has: "W[:, 128:256], of shape [64, 128]".
-std::string slice_text(const WholeParameter& parameter, int tp_rank);
+std::string slice_text(const SavedParameter& parameter, int tp_rank);
 
 // "pp 0, tp 1, dp 2": who has the fragment in this file. A file without a dp rank in its name is of
 // all dp ranks.
-std::string rank_text(const WholeParameter& parameter, const ParameterShard& shard,
+std::string rank_text(const SavedParameter& parameter, const ParameterShard& shard,
                       const ShardFragment& fragment, const std::filesystem::path& file);
 
 // Returns a run's step and its consumed samples, by Megatron's entries of the metadata, else by
@@ -49,7 +49,7 @@ Value step_of(const Value& metadata);
 Value samples_of(const Value& metadata);
 
 // Returns the folder with the checkpoint's files.
-std::filesystem::path folder_of(const CheckpointReader& checkpoint);
+std::filesystem::path folder_of(const Checkpoint& checkpoint);
 
 // Returns whether all bytes of the tensor are 0.
 bool is_zero(const TensorRecord& tensor);

@@ -38,23 +38,23 @@ std::string more_rows(const TensorRecord& a, const TensorRecord& b) {
          (a_is_longer ? "A" : "B");
 }
 
-bool is_vocabulary(const WholeParameter& parameter) {
+bool is_vocabulary(const SavedParameter& parameter) {
   return parameter.keys && parameter.keys.contains(keys::kVocabTensor);
 }
 
-bool has_weights_alone(const CheckpointReader& checkpoint) {
-  return checkpoint.kind == CheckpointReader::Kind::kWeights || !checkpoint.states_refused.empty();
+bool has_weights_alone(const Checkpoint& checkpoint) {
+  return checkpoint.kind == Checkpoint::Kind::kWeights || !checkpoint.states_refused.empty();
 }
 
-Findings diff_parameter(const CheckpointReader& a, const CheckpointReader& b,
-                        const std::string& name, std::atomic<int64_t>& tensors) {
+Findings diff_parameter(const Checkpoint& a, const Checkpoint& b, const std::string& name,
+                        std::atomic<int64_t>& tensors) {
   if (!a.contains(name) || !b.contains(name))
     return {{printable(name) + ": only in " + (a.contains(name) ? "A" : "B")}, {}};
   Findings found;
-  const WholeParameter one = a.parameter(name), other = b.parameter(name);
+  const SavedParameter one = a.parameter(name), other = b.parameter(name);
   const bool weights_only = has_weights_alone(a) || has_weights_alone(b);
   std::set<std::string> states = {std::string(kFp32State)};
-  for (const WholeParameter* parameter : {&one, &other})
+  for (const SavedParameter* parameter : {&one, &other})
     for (const auto& [state, tensor] : parameter->states)
       if (!weights_only) states.insert(state);
   for (const std::string& state : states) {
@@ -145,11 +145,11 @@ void print_rest(std::ostream& out, const std::string& indent, size_t count) {
 
 int diff_checkpoints(const std::filesystem::path& a, const std::filesystem::path& b,
                      const CkptOptions& options, std::ostream& out) {
-  const CheckpointReader one = open_checkpoint(a, options.workers),
-                         other = open_checkpoint(b, options.workers);
+  const Checkpoint one = open_checkpoint(a, options.workers),
+                   other = open_checkpoint(b, options.workers);
   out << "A: " << printable(one.path.string(), kMostOfLine) << ": " << one.description << '\n';
   out << "B: " << printable(other.path.string(), kMostOfLine) << ": " << other.description << '\n';
-  for (const CheckpointReader* checkpoint : {&one, &other})
+  for (const Checkpoint* checkpoint : {&one, &other})
     if (!checkpoint->states_refused.empty())
       out << "note: weights alone are compared, not the optimizers' states: "
           << printable(checkpoint->states_refused, kMostOfLine) << '\n';

@@ -42,13 +42,13 @@ std::string dd_command(const FileRange& range, DType dtype) {
 
 class Follower {
  public:
-  Follower(const CheckpointReader& checkpoint, const std::string& name, const CkptOptions& options,
+  Follower(const Checkpoint& checkpoint, const std::string& name, const CkptOptions& options,
            std::ostream& out)
       : checkpoint_(checkpoint),
         parameter_(parameter_named(checkpoint, name)),
         options_(options),
         out_(out),
-        is_ordinary_(checkpoint.kind == CheckpointReader::Kind::kOrdinary),
+        is_ordinary_(checkpoint.kind == Checkpoint::Kind::kOrdinary),
         is_cut_(!parameter_.cut.pieces.empty() ||
                 (!parameter_.cut.replicated && parameter_.shards[0].shape != parameter_.shape)),
         tp_size_(parameter_.shards.back().tp_rank + 1) {}
@@ -150,8 +150,8 @@ class Follower {
 
   size_t most_places() const { return options_.all ? SIZE_MAX : kMostPlaces; }
 
-  const CheckpointReader& checkpoint_;
-  WholeParameter parameter_;
+  const Checkpoint& checkpoint_;
+  SavedParameter parameter_;
   const CkptOptions& options_;
   std::ostream& out_;
   const bool is_ordinary_, is_cut_;
@@ -161,7 +161,7 @@ class Follower {
 
 }  // namespace
 
-std::string rank_text(const WholeParameter& parameter, const ParameterShard& shard,
+std::string rank_text(const SavedParameter& parameter, const ParameterShard& shard,
                       const ShardFragment& fragment, const fs::path& file) {
   const auto name = parse_checkpoint_file_name(file.filename().string());
   std::string text;
@@ -170,7 +170,7 @@ std::string rank_text(const WholeParameter& parameter, const ParameterShard& sha
   return text + (name && name->dp_rank >= 0 ? std::to_string(fragment.dp_rank) : "all");
 }
 
-std::string slice_text(const WholeParameter& parameter, int tp_rank) {
+std::string slice_text(const SavedParameter& parameter, int tp_rank) {
   const ShardLayout slice = parameter.slice(tp_rank);
   const Shape& shape = slice.shard_shape();
   if (shape == parameter.shape && parameter.cut.pieces.empty()) return "W";
@@ -188,7 +188,7 @@ std::string slice_text(const WholeParameter& parameter, int tp_rank) {
   return text;
 }
 
-WholeParameter parameter_named(const CheckpointReader& checkpoint, const std::string& name) {
+SavedParameter parameter_named(const Checkpoint& checkpoint, const std::string& name) {
   if (checkpoint.contains(name)) return checkpoint.parameter(name);
   std::vector<std::pair<size_t, std::string>> near;
   for (const std::string& known : checkpoint.names()) {
@@ -206,7 +206,7 @@ WholeParameter parameter_named(const CheckpointReader& checkpoint, const std::st
 
 int follow_parameter(const fs::path& path, const std::string& name, const CkptOptions& options,
                      std::ostream& out) {
-  const CheckpointReader checkpoint = open_checkpoint(path, options.workers);
+  const Checkpoint checkpoint = open_checkpoint(path, options.workers);
   Follower(checkpoint, name, options, out).print(name);
   return kExitAllWell;
 }

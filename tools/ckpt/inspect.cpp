@@ -91,7 +91,7 @@ void print_run(const Value& metadata, std::ostream& out) {
       << " samples consumed, " << precision << '\n';
 }
 
-std::string cut_of(const WholeParameter& parameter, const Value& metadata) {
+std::string cut_of(const SavedParameter& parameter, const Value& metadata) {
   const Value& keys = parameter.keys;
   if (!keys) return "whole";  // ZeRO 3 without tp, weights
   if (const Value fused = keys.find(keys::kSubParamShape))
@@ -112,7 +112,7 @@ std::string cut_of(const WholeParameter& parameter, const Value& metadata) {
 
 using Row = std::vector<std::string>;
 
-Row row_of(const std::string& name, const WholeParameter& parameter, const Value& metadata) {
+Row row_of(const std::string& name, const SavedParameter& parameter, const Value& metadata) {
   std::string cut = cut_of(parameter, metadata);
   for (const int pp : parameter.pp_ranks)
     cut += (pp == parameter.pp_ranks[0] ? "; pp " : ", ") + std::to_string(pp);
@@ -124,7 +124,7 @@ Row row_of(const std::string& name, const WholeParameter& parameter, const Value
 }
 
 // Prints what the checkpoint is, and a table of its parameters.
-void print_overview(const CheckpointReader& whole, const std::vector<fs::path>& files,
+void print_overview(const Checkpoint& whole, const std::vector<fs::path>& files,
                     const CkptOptions& options, std::ostream& out) {
   std::vector<Row> rows = {{"parameter", "whole shape", "cut; held by"}};
   const size_t count = whole.names().size(),
@@ -132,7 +132,7 @@ void print_overview(const CheckpointReader& whole, const std::vector<fs::path>& 
   int64_t elements = 0;  // a tied weight's once
   for (size_t i = 0; i < count; ++i) {
     const std::string& name = whole.names()[i];
-    const WholeParameter parameter = whole.parameter(name);
+    const SavedParameter parameter = whole.parameter(name);
     if (whole.first_name(name) == name) elements += numel(parameter.shape);
     if (i < shown) rows.push_back(row_of(name, parameter, whole.metadata));
   }
@@ -160,7 +160,7 @@ Value samples_of(const Value& metadata) {
   return samples.value_or(metadata.find(keys::kGlobalSamples));
 }
 
-fs::path folder_of(const CheckpointReader& checkpoint) {
+fs::path folder_of(const Checkpoint& checkpoint) {
   return fs::is_directory(checkpoint.path) ? checkpoint.path : checkpoint.path.parent_path();
 }
 

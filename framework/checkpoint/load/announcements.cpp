@@ -16,7 +16,7 @@ std::string announce_fused_order(const Value& metadata) {
          "is of one, the loss jumps here";
 }
 
-std::string announce_names(const CheckpointReader& checkpoint, const CheckpointedRun& run) {
+std::string announce_names(const Checkpoint& checkpoint, const CheckpointedRun& run) {
   for (const ParamSpec& spec : run.stage.params()) {
     if (checkpoint.contains(spec.name) || !checkpoint.contains(spec.other_name)) continue;
     return c10::str("the checkpoint's parameter names are translated: ", spec.other_name, " is ",

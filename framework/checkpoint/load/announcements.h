@@ -15,7 +15,7 @@ namespace anymesh {
 std::string announce_fused_order(const Value& metadata);
 
 // The checkpoint's parameter names differ from this run's. Gives an example.
-std::string announce_names(const CheckpointReader& checkpoint, const CheckpointedRun& run);
+std::string announce_names(const Checkpoint& checkpoint, const CheckpointedRun& run);
 
 // Warns if an ordinary checkpoint is newer than the universal one requested: most likely a mistake.
 std::string announce_newer(const std::filesystem::path& load_dir,

@@ -70,8 +70,7 @@ Fp32StateDict get_fp32_state_dict_from_zero_checkpoint(const fs::path& checkpoin
                                                        const std::string& tag,
                                                        bool exclude_frozen_parameters,
                                                        bool lazy_mode) {
-  const CheckpointReader checkpoint =
-      open_checkpoint(folder_of(checkpoint_dir, tag), /*threads=*/4);
+  const Checkpoint checkpoint = open_checkpoint(folder_of(checkpoint_dir, tag), /*threads=*/4);
   Fp32StateDict weights;
   std::unordered_map<const ByteSource*, torch::Tensor> read;
   for (auto& [name, record] : fp32_tensors(checkpoint, exclude_frozen_parameters)) {
@@ -105,7 +104,7 @@ void load_state_dict_from_zero_checkpoint(StageModule& model, const ProcessGrid&
 }
 
 void load_state_dict_from_zero_checkpoint(StageModule& model, const ProcessGrid& grid,
-                                          const CheckpointReader& checkpoint) {
+                                          const Checkpoint& checkpoint) {
   const torch::NoGradGuard no_grad;
   std::vector<TensorRecord> weights;
   std::string missing;

@@ -85,7 +85,7 @@ void load_state_dict_from_zero_checkpoint(StageModule& model, const ProcessGrid&
                                           const std::string& tag = "");
 // The same, from a checkpoint that is already open.
 void load_state_dict_from_zero_checkpoint(StageModule& model, const ProcessGrid& grid,
-                                          const CheckpointReader& checkpoint);
+                                          const Checkpoint& checkpoint);
 
 // Writes the weights as files for torch and Hugging Face; see export_fp32 for their names.
 // `max_shard_size` is a size such as "5GB" or "300MB"; empty (DeepSpeed: None) means one file.

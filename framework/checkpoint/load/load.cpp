@@ -150,7 +150,7 @@ void check_has_stepped(const Value& metadata, int64_t steps) {
 
 // Finds parameters that only the checkpoint or only the model has. Throws if the load is strict,
 // else returns a line to print. Frozen parameters may be missing. Collective.
-std::string check_names(const CheckpointReader& checkpoint, const CheckpointedRun& run,
+std::string check_names(const Checkpoint& checkpoint, const CheckpointedRun& run,
                         const LoadOptions& options) {
   std::vector<std::string> mine;
   for (const ParamSpec& spec : run.stage.params())
@@ -207,7 +207,7 @@ LoadResult load_tag(const fs::path& load_dir, const fs::path& folder, Checkpoint
   // All ranks take the same path, because its reports and checks are collective.
   const bool as_saved = max_over(world, own_files.model_states ? 0 : 1) == 0;
   if (!as_saved) own_files = {};
-  CheckpointReader checkpoint;
+  Checkpoint checkpoint;
   read_together(world, folder, [&] {
     if (as_saved) return;
     checkpoint = open_checkpoint(folder, /*threads=*/1, &checks);

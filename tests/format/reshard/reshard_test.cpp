@@ -27,11 +27,11 @@ const char* const kSources[] = {"z1-fp32-dp2",        "z1-bf16-dp2",
 
 // Returns the names of the parameters and states that differ between two checkpoints.
 std::string differences(const fs::path& a, const fs::path& b) {
-  const CheckpointReader left = open_checkpoint(a, 2), right = open_checkpoint(b, 2);
+  const Checkpoint left = open_checkpoint(a, 2), right = open_checkpoint(b, 2);
   std::string text;
   if (left.names() != right.names()) text += "names ";
   for (const std::string& name : left.names()) {
-    const WholeParameter one = left.parameter(name), other = right.parameter(name);
+    const SavedParameter one = left.parameter(name), other = right.parameter(name);
     const bool states = right.states_refused.empty();  // of ZeRO 0, nothing may tell whose they are
     if (states && one.states.size() != other.states.size()) text += name + ": states; ";
     if (states && one.step.is_none() != other.step.is_none()) text += name + ": a step; ";

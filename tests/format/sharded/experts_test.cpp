@@ -100,13 +100,13 @@ TEST(ShardLayout, BlocksOfExpertsCoverTheWhole) {
 // in the experts' files, which have the numbers of all.
 TEST(OlderMixture, HasTheWeightsOfItsFiles) {
   const fs::path tag = fs::path(ANYMESH_CASES) / "moe-ep2" / "checkpoint" / "global_step3";
-  const CheckpointReader checkpoint = open_checkpoint(tag, 1);
+  const Checkpoint checkpoint = open_checkpoint(tag, 1);
   int tensors = 0;
   for (const int64_t expert : {0, 1}) {
     for (const auto& [key, value] :
          read_torch_file(tag / expert_states_file(0, expert, 0)).entries()) {
       if (!value.is_tensor()) continue;
-      const WholeParameter parameter = checkpoint.parameter(key.as_string());
+      const SavedParameter parameter = checkpoint.parameter(key.as_string());
       EXPECT_TRUE(parameter.has_moments()) << key.as_string();
       EXPECT_TRUE(rounds_to(parameter.weight(), value.as_tensor())) << key.as_string();
       ++tensors;

@@ -138,12 +138,12 @@ TEST(AutoTp, MapsWinOverPatterns) {
 
 TEST(AutoTp, ReadsZeRO3AsTheRunHeldIt) {
   const auto folder = fixture("z3-fp32-dp2-autotp");
-  const CheckpointReader checkpoint = open_checkpoint(folder / "checkpoint", 1);
+  const Checkpoint checkpoint = open_checkpoint(folder / "checkpoint", 1);
   const Value truth = read_torch_file(folder / "truth.pt");
   EXPECT_EQ(checkpoint.names().size(), truth.at("fp32").size());
   for (const auto& [key, weight] : truth.at("fp32").entries()) {
     const std::string name = key.as_string();
-    const WholeParameter parameter = checkpoint.parameter(name);
+    const SavedParameter parameter = checkpoint.parameter(name);
     EXPECT_EQ(parameter.shape, weight.as_tensor().shape) << name;
     EXPECT_EQ(floats(*parameter.weight().bytes), floats(*weight.as_tensor().bytes)) << name;
     for (const std::string_view state : {kExpAvgState, kExpAvgSqState})
@@ -151,12 +151,12 @@ TEST(AutoTp, ReadsZeRO3AsTheRunHeldIt) {
                 floats(*truth.at("state").at(name).at(state).as_tensor().bytes))
           << name;
   }
-  const WholeParameter down = checkpoint.parameter("down.weight");  // 5 columns, 3 and 2
+  const SavedParameter down = checkpoint.parameter("down.weight");  // 5 columns, 3 and 2
   EXPECT_EQ(down.slice(0).shard_shape(), (Shape{8, 3}));
   EXPECT_EQ(down.slice(0, 5).shard_shape(), (Shape{8, 1}));
   EXPECT_EQ(down.slice(0, 1).shard_shape(), down.shape);
   EXPECT_THROW(down.slice(0, 4), DamagedFile);
-  const WholeParameter three = checkpoint.parameter("three.weight");  // its middle dim is cut
+  const SavedParameter three = checkpoint.parameter("three.weight");  // its middle dim is cut
   EXPECT_EQ(three.slice(1).shard_shape(), (Shape{3, 1, 8}));
   EXPECT_EQ(three.slice(2, 3).pieces(), (std::vector<CutPiece>{{2, 0, 1}}));
 }
@@ -181,9 +181,9 @@ TEST_F(AutoTpFiles, ConvertNoMomentsOfScaledWeights) {
   const ConvertOptions options{.input = tag, .output = folder_ / "universal"};
   EXPECT_NE(message_of([&] { convert_to_universal(options, {}); }).find("scales norm.bias by 0.5"),
             std::string::npos);
-  const CheckpointReader plain = open_checkpoint(fixture("z3-fp32-dp2-autotp") / "checkpoint", 1),
-                         scaled = open_checkpoint(tag, 1);
-  const auto first = [](const CheckpointReader& checkpoint, std::string_view state) {
+  const Checkpoint plain = open_checkpoint(fixture("z3-fp32-dp2-autotp") / "checkpoint", 1),
+                   scaled = open_checkpoint(tag, 1);
+  const auto first = [](const Checkpoint& checkpoint, std::string_view state) {
     return floats(*checkpoint.parameter("norm.bias").state(state).bytes)[0];
   };
   EXPECT_EQ(first(scaled, kFp32State), first(plain, kFp32State) * 2);

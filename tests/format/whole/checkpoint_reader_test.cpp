@@ -10,21 +10,21 @@ namespace anymesh {
 namespace {
 
 namespace fs = std::filesystem;
-using Kind = CheckpointReader::Kind;
+using Kind = Checkpoint::Kind;
 
 class SameWhole : public ::testing::TestWithParam<std::string> {};
 
 // Compares the real converter's folder with its source, every tensor and shape.
 TEST_P(SameWhole, OrdinaryAndUniversal) {
-  const CheckpointReader ordinary = open_checkpoint(fixture(GetParam()) / "checkpoint", 2),
-                         universal = open_checkpoint(fixture(GetParam()) / "universal", 2);
+  const Checkpoint ordinary = open_checkpoint(fixture(GetParam()) / "checkpoint", 2),
+                   universal = open_checkpoint(fixture(GetParam()) / "universal", 2);
   EXPECT_EQ(ordinary.kind, Kind::kOrdinary);
   EXPECT_EQ(universal.kind, Kind::kUniversal);
   EXPECT_EQ(ordinary.metadata.at(keys::kDpWorldSize), universal.metadata.at(keys::kDpWorldSize));
   ASSERT_EQ(ordinary.names(), universal.names());
   EXPECT_GT(ordinary.names().size(), 16u);
   for (const std::string& name : ordinary.names()) {
-    const WholeParameter a = ordinary.parameter(name), b = universal.parameter(name);
+    const SavedParameter a = ordinary.parameter(name), b = universal.parameter(name);
     EXPECT_EQ(a.shape, b.shape) << name;
     EXPECT_EQ(static_cast<bool>(a.step), static_cast<bool>(b.step)) << name;
     if (a.step) {
@@ -44,9 +44,9 @@ INSTANTIATE_TEST_SUITE_P(Fixtures, SameWhole, ::testing::ValuesIn(kConverted), t
 class Whole : public TempFolder {};
 
 TEST_F(Whole, ReadsAnyRangeOfATensorThatTpCuts) {
-  const CheckpointReader checkpoint = open_checkpoint(tag_of("z1-bf16-tp2pp2dp1"), 2);
+  const Checkpoint checkpoint = open_checkpoint(tag_of("z1-bf16-tp2pp2dp1"), 2);
   EXPECT_EQ(checkpoint.description, "ordinary checkpoint of ZeRO 1, tp 2, pp 2, dp 1");
-  const WholeParameter row = checkpoint.parameter("3.self_attention.dense.weight");
+  const SavedParameter row = checkpoint.parameter("3.self_attention.dense.weight");
   EXPECT_EQ(row.shape, (Shape{64, 64}));
   EXPECT_EQ(row.keys.at(keys::kCatDim).as_int(), 1);
   EXPECT_EQ(row.pp_ranks, std::vector<int>{0});
@@ -60,18 +60,17 @@ TEST_F(Whole, ReadsAnyRangeOfATensorThatTpCuts) {
 }
 
 TEST_F(Whole, TensorsThatZero3LeavesFlatGetTheirShapes) {
-  const CheckpointReader universal =
-      open_checkpoint(fixture("z3-fp32-dp3-frozen") / "universal", 2);
-  const WholeParameter weight = universal.parameter("h.1.attn.weight");
+  const Checkpoint universal = open_checkpoint(fixture("z3-fp32-dp3-frozen") / "universal", 2);
+  const SavedParameter weight = universal.parameter("h.1.attn.weight");
   EXPECT_EQ(weight.shape, (Shape{72, 24}));
   EXPECT_EQ(weight.step.as_double(), 4);
 }
 
 // Copies under second names have the model's precision; the first name has masters.
 TEST_F(Whole, TiedNamesStandForTheSameParameter) {
-  const CheckpointReader checkpoint = open_checkpoint(tag_of("z1-bf16-dp2"), 2);
+  const Checkpoint checkpoint = open_checkpoint(tag_of("z1-bf16-dp2"), 2);
   ASSERT_TRUE(checkpoint.metadata.at(keys::kSharedParams).contains("head.weight"));
-  const WholeParameter head = checkpoint.parameter("head.weight"),
+  const SavedParameter head = checkpoint.parameter("head.weight"),
                        wte = checkpoint.parameter("wte.weight");
   EXPECT_EQ(floats(*head.weight().bytes), floats(*wte.weight().bytes));
   EXPECT_EQ(floats(*head.state(kExpAvgState).bytes), floats(*wte.state(kExpAvgState).bytes));
@@ -85,10 +84,10 @@ TEST_F(Whole, WeightsAlone) {
       Value::dict({{"b", TensorRecord{DType::kBFloat16, {1, 2}, false, bytes_of(half)}}}));
   write_file(folder_ / "pytorch_model.bin.index.json",
              R"({"weight_map": {"a": "one.bin", "b": "two.bin"}})");
-  const CheckpointReader parts = open_checkpoint(folder_, 1);
+  const Checkpoint parts = open_checkpoint(folder_, 1);
   EXPECT_EQ(parts.kind, Kind::kWeights);
   EXPECT_EQ(parts.names(), (std::vector<std::string>{"a", "b"}));
-  const WholeParameter b = parts.parameter("b");
+  const SavedParameter b = parts.parameter("b");
   EXPECT_EQ(b.shape, (Shape{1, 2}));
   EXPECT_EQ(b.weight().dtype, DType::kFloat32);
   EXPECT_EQ(floats(*b.weight().bytes), (std::vector<float>{1, -2}));
@@ -103,7 +102,7 @@ TEST_F(Whole, WeightsInSafetensors) {
   const fs::path index = folder_ / "model.safetensors.index.json";
   write_file(index, R"({"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}})");
   for (const fs::path& path : {folder_, index}) {
-    const CheckpointReader parts = open_checkpoint(path, 1);
+    const Checkpoint parts = open_checkpoint(path, 1);
     EXPECT_EQ(parts.names(), (std::vector<std::string>{"a", "b"}));
     EXPECT_EQ(floats(*parts.parameter("b").weight().bytes), std::vector<float>{3});
   }
@@ -166,7 +165,7 @@ TEST_F(Whole, SaysWhatAFolderHoldsThatIsNoCheckpoint) {
     write_file(folder_ / kLatestFile, tag);
     EXPECT_EQ(resolve_tag(folder_), folder_ / "a/b");
   }
-  const CheckpointReader checkpoint = open_checkpoint(tag_of("z1-bf16-dp2"), 1);
+  const Checkpoint checkpoint = open_checkpoint(tag_of("z1-bf16-dp2"), 1);
   EXPECT_NE(message_of([&] { checkpoint.parameter("no.such"); }).find("has no parameter no.such"),
             std::string::npos);
 }

@@ -364,19 +364,19 @@ TEST_F(DeepSpeedBugs, B20_StepInTheParameterGroups) {
   EXPECT_EQ(adam.entries()[0].second.at(kStepState).as_int(), 4);
 }
 
-// zero_to_fp32 cannot read tensor parallelism, pipelines or BF16_Optimizer; CheckpointReader can.
+// zero_to_fp32 cannot read tensor parallelism, pipelines or BF16_Optimizer; Checkpoint can.
 TEST_F(DeepSpeedBugs, B21_WholeTensorsOfAnyMesh) {
-  const CheckpointReader mesh = open_checkpoint(tag_of("z1-bf16-tp2pp2dp1"), 1);
+  const Checkpoint mesh = open_checkpoint(tag_of("z1-bf16-tp2pp2dp1"), 1);
   EXPECT_EQ(mesh.parameter("5.mlp.dense_4h_to_h.weight").shape, (Shape{64, 256}));
   Synthetic{.parameters = {{"a.weight", {3, 7}}}, .dp = 8, .bf16_optimizer = true}.write(tag_);
-  const WholeParameter a = open_checkpoint(tag_, 1).parameter("a.weight");
+  const SavedParameter a = open_checkpoint(tag_, 1).parameter("a.weight");
   EXPECT_EQ(floats(*a.weight().bytes), numbered(21, 0));
 }
 
 // DeepSpeed's files have the model's rounded values for second names of tied weights. Here these
 // names stand for the master.
 TEST_F(DeepSpeedBugs, B23_SecondNamesOfTiedWeights) {
-  const CheckpointReader checkpoint = open_checkpoint(tag_of("z1-bf16-dp2"), 1);
+  const Checkpoint checkpoint = open_checkpoint(tag_of("z1-bf16-dp2"), 1);
   const auto shared = checkpoint.metadata.at(keys::kSharedParams).entries();
   ASSERT_FALSE(shared.empty());
   for (const auto& [alias, name] : shared) {

@@ -180,11 +180,11 @@ class DeepSpeedCases : public Ckpt, public ::testing::WithParamInterface<DeepSpe
   }
 
   // Expects every state that the run held of a parameter, unless the optimizer's mapping is wrong.
-  void expect_states(const CheckpointReader& universal) {
+  void expect_states(const Checkpoint& universal) {
     if (GetParam().name == std::string("round-robin")) return;  // the live mapping is wrong
     size_t compared = 0;
     for (const auto& [name, states] : all_truth().at("state").entries()) {
-      const WholeParameter parameter = universal.parameter(name.as_string());
+      const SavedParameter parameter = universal.parameter(name.as_string());
       for (const auto& [state, value] : states.entries()) {
         if (!value.is_tensor()) continue;
         const std::string what = name.as_string() + " " + state.as_string();
@@ -260,7 +260,7 @@ class DeepSpeedKinds : public Ckpt {
     return tag;
   }
 
-  CheckpointReader converted(const fs::path& tag) {
+  Checkpoint converted(const fs::path& tag) {
     convert_to_universal({.input = tag, .output = folder_ / "universal"}, {});
     return open_checkpoint(folder_ / "universal", 1);
   }
@@ -303,7 +303,7 @@ TEST_F(DeepSpeedKinds, NamesInParamGroupsTellTheOrder) {
     groups[0].set(keys::kParamNames, Value::list_of(names));
     optimizer.set(keys::kParamGroups, Value::list(groups));
   });
-  const CheckpointReader universal = converted(tag);
+  const Checkpoint universal = converted(tag);
   const Value truth = read_torch_file(fs::path(ANYMESH_CASES) / "z0-fp32-order" / "truth.pt");
   for (const auto& [name, states] : truth.at("state").entries())
     for (const std::string_view state : {kExpAvgState, kExpAvgSqState})
@@ -349,7 +349,7 @@ TEST_F(DeepSpeedKinds, MastersOfEqualWeightsAreNotGuessed) {
           optimizer.set(keys::kFp32GroupsUnfused, Value::list({Value::list(masters)})));
   });
   EXPECT_NE(refusal(tag).find("may be those of enc.bias or of dec.bias"), std::string::npos);
-  const CheckpointReader whole = open_checkpoint(tag, 1);
+  const Checkpoint whole = open_checkpoint(tag, 1);
   EXPECT_TRUE(whole.weights_rounded);
   const Value optimizer = read_torch_file(tag / model_states_file(0)).at(keys::kOptimizer);
   EXPECT_EQ(floats(*whole.parameter("dec.weight").weight().bytes),
@@ -362,7 +362,7 @@ TEST_F(DeepSpeedKinds, OtherOptimizersHaveFilesOfTheirStates) {
   change_states(tag, [](Value& states) {  // Lion, say
     states.erase(kExpAvgSqState).erase("max_exp_avg_sq");
   });
-  const WholeParameter lion = converted(tag).parameter("a.weight");
+  const SavedParameter lion = converted(tag).parameter("a.weight");
   EXPECT_EQ(lion.states.size(), 2u);
   EXPECT_TRUE(lion.state(kExpAvgState).bytes);
   EXPECT_EQ(verify(folder_ / "universal").code, 0);
@@ -379,7 +379,7 @@ TEST_F(DeepSpeedKinds, OtherOptimizersHaveFilesOfTheirStates) {
 TEST_F(DeepSpeedKinds, SingleNumbersAreKept) {
   const fs::path tag = copy_of_case("amsgrad");
   change_states(tag, [](Value& states) { states.set("mu_product", float_tensor({}, {0.5f})); });
-  const CheckpointReader universal = converted(tag);
+  const Checkpoint universal = converted(tag);
   const Value torch = universal.optimizer_state.at(keys::kOptimizerStateDict);
   for (const auto& [group, numbers] : torch.at(keys::kState).entries()) {
     EXPECT_EQ(numbers.at("mu_product").as_double(), 0.5);
@@ -472,10 +472,10 @@ TEST_F(DeepSpeedKinds, ZeRO3ConvertsAnyState) {
       v.set(keys::kOptimizerStateDict, state.set(keys::kOptimizerStateDict, torch));
     });
   }
-  const CheckpointReader adam = open_checkpoint(tag, 1), adagrad = converted(copy);
+  const Checkpoint adam = open_checkpoint(tag, 1), adagrad = converted(copy);
   size_t trained = 0;
   for (const std::string& name : adam.names()) {
-    const WholeParameter a = adam.parameter(name), b = adagrad.parameter(name);
+    const SavedParameter a = adam.parameter(name), b = adagrad.parameter(name);
     EXPECT_EQ(b.has_moments(), a.has_moments()) << name;
     if (!a.has_moments()) continue;
     ++trained;
@@ -494,7 +494,7 @@ TEST_F(DeepSpeedKinds, FrozenIntegersKeepTheirBits) {
     Value shapes = v.at(keys::kFrozenParamShapes);
     v.set(keys::kFrozenParamShapes, shapes.set("q", Value::size(std::vector<int64_t>{2})));
   });
-  for (const CheckpointReader& whole : {open_checkpoint(tag, 1), converted(tag)}) {
+  for (const Checkpoint& whole : {open_checkpoint(tag, 1), converted(tag)}) {
     const TensorRecord q = whole.parameter("q").weight();
     EXPECT_EQ(q.dtype, DType::kInt64);
     EXPECT_FALSE(q.requires_grad);
@@ -532,7 +532,7 @@ TEST_F(DeepSpeedKinds, FrozenParametersOfZeRO1AreLeftOutWhenAsked) {
   EXPECT_EQ(tensors.size(), 10u);  // 6 trained, 4 buffers
   for (const auto& [name, tensor] : tensors)
     EXPECT_TRUE(name != "1.weight" && name != "2.l.weight");
-  const CheckpointReader zero0 = open_checkpoint(copy_of_case("z0-frozen"), 1);
+  const Checkpoint zero0 = open_checkpoint(copy_of_case("z0-frozen"), 1);
   EXPECT_NE(message_of([&] { fp32_tensors(zero0, true); }).find("drop --exclude_frozen_parameters"),
             std::string::npos);
 }

@@ -95,12 +95,12 @@ TEST_F(Export, RoundsMastersAsTorchDoes) {
                                              .dtype = dtype},
                                             {});
       EXPECT_GT(report.files.size(), 1u);
-      const CheckpointReader exported = open_checkpoint(output, 1);
+      const Checkpoint exported = open_checkpoint(output, 1);
       size_t rounded = 0;
       for (const auto& [key, value] : module.entries()) {
         const TensorRecord weight = exported.parameter(key.as_string()).weight(),
                            &expected = value.as_tensor();
-        rounded += weight.dtype == DType::kFloat32;  // CheckpointReader widens
+        rounded += weight.dtype == DType::kFloat32;  // Checkpoint widens
         EXPECT_EQ(floats(*as_float32(weight).bytes), floats(*as_float32(expected).bytes))
             << name << " " << key.as_string();
       }
