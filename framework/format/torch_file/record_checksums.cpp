@@ -37,7 +37,7 @@ class RecordChecksums::Record : public ByteSource {
     const bool counts = whole || (checks_ && checks_->counts_);
     const uint32_t crc = counts ? crc32(out) : 0;
     if (whole) compare(crc);
-    if (!checks_ || (out.empty() && !whole)) return;
+    if (!checks_ || (!whole && (out.empty() || checks_->peeks_))) return;
     const std::lock_guard lock(mutex_);
     touched_ = true;
     if (whole) runs_.clear();

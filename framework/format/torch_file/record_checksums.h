@@ -39,6 +39,9 @@ class RecordChecksums {
   };
   // Sets whether reads from now on are counted (false if another reader counts the same bytes).
   void count(bool counts) { counts_ = counts; }
+  // Sets whether reads from now on leave no trace: a record of which nothing else is read stays
+  // unchecked.
+  void peek(bool peeks) { peeks_ = peeks; }
   // Returns a Part for each record that was read in part or whole. Throws if a record that was
   // read completely is damaged.
   std::vector<Part> finish_own() const;
@@ -50,7 +53,7 @@ class RecordChecksums {
  private:
   friend BytesPtr open_record(std::shared_ptr<const File>, std::shared_ptr<const ZipReader::Record>,
                               RecordChecksums*);
-  bool counts_ = true;
+  bool counts_ = true, peeks_ = false;
   std::mutex mutex_;
   std::vector<std::shared_ptr<const Record>> records_;  // with CRCs
   std::set<std::string> without_crcs_;                  // files
