@@ -251,7 +251,7 @@ class Verifier {
     parallel_for(names.size(), options_.workers, [&](size_t i) {
       attempt([&] { check_parameter(*ranks, merger, weights, *names[i]); });
     });
-    attempt([&] { check_contents(*ranks, /*sample=*/true); });
+    attempt([&] { check_contents(*ranks, /*sample=*/true, nullptr); });
     parameters_ = static_cast<int64_t>(names.size());
   }
 

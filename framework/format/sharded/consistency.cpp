@@ -6,6 +6,7 @@
 
 #include "framework/format/sharded/stages.h"
 #include "framework/format/sharded/tensor_views.h"
+#include "framework/format/torch_file/record_checksums.h"
 #include "framework/util/errors.h"
 #include "framework/util/format.h"
 
@@ -86,6 +87,27 @@ bool are_copies(const ShardFragment& a, const ShardFragment& b) {
   size_t alike = size;
   while (alike < first.size() && first[alike] == first[alike - size]) ++alike;
   return alike < first.size() && first == bytes_at_begin(b, kRead);
+}
+
+void check_sample(const ShardedCheckpoint& source, const ModelWeights& weights) {
+  std::map<std::string, const Largest*> known;  // by their first elements
+  const FragmentsByRank ranks = largest_fragments(source);
+  for (const auto& [rank, largest] : ranks) {
+    const ShardFragment& fragment = *largest.fragment;
+    const int64_t count = std::min(kMastersSample, fragment.numel);
+    const TensorRecord masters{largest.dtype, {fragment.numel}, false, fragment.bytes};
+    if (const TensorRecord* weight = weights.of(*largest.name, *largest.shard))
+      expect_rounded(*largest.name, masters.slice(0, {count}),
+                     weight->slice(fragment.begin, {count}));
+    if (source.stage < 3) continue;
+    const auto [twin, is_new] =
+        known.emplace(bytes_at_begin(fragment, kMastersSample * sizeof(float)), &largest);
+    if (!is_new && twin->second->shard == largest.shard &&
+        are_copies(fragment, *twin->second->fragment))
+      throw DamagedFile(file_of(fragment.bytes).string() +
+                        ": has the masters of another rank, those in " +
+                        file_of(twin->second->fragment->bytes).string());
+  }
 }
 
 }  // namespace
@@ -234,7 +256,7 @@ void check_steps(const ShardedCheckpoint& source) {
   }
 }
 
-void check_contents(const ShardedCheckpoint& source, bool sample) {
+void check_contents(const ShardedCheckpoint& source, bool sample, RecordChecksums* checks) {
   const ModelWeights weights(source);
   for (const auto& [name, shards] : source.parameters) {
     for (const ParameterShard& shard : shards) {
@@ -245,26 +267,10 @@ void check_contents(const ShardedCheckpoint& source, bool sample) {
                         ", as " + std::string(keys::kParamShapes) + " says");
     }
   }
-  if (!sample || source.stage == 0) return;     // ZeRO 0's weights have told its masters apart
-  std::map<std::string, const Largest*> known;  // by their first elements
-  const FragmentsByRank ranks = largest_fragments(source);
-  for (const auto& [rank, largest] : ranks) {
-    const ShardFragment& fragment = *largest.fragment;
-    const int64_t count = std::min(kMastersSample, fragment.numel);
-    if (const TensorRecord* weight = weights.of(*largest.name, *largest.shard))
-      expect_rounded(
-          *largest.name,
-          TensorRecord{largest.dtype, {fragment.numel}, false, fragment.bytes}.slice(0, {count}),
-          weight->slice(fragment.begin, {count}));
-    if (source.stage < 3) continue;
-    const auto [twin, is_new] =
-        known.emplace(bytes_at_begin(fragment, kMastersSample * sizeof(float)), &largest);
-    if (!is_new && twin->second->shard == largest.shard &&
-        are_copies(fragment, *twin->second->fragment))
-      throw DamagedFile(file_of(fragment.bytes).string() +
-                        ": has the masters of another rank, those in " +
-                        file_of(twin->second->fragment->bytes).string());
-  }
+  if (!sample || source.stage == 0) return;  // ZeRO 0's weights have told its masters apart
+  if (checks) checks->peek(true);
+  check_sample(source, weights);
+  if (checks) checks->peek(false);
 }
 
 }  // namespace anymesh

@@ -75,7 +75,7 @@ void check_same_shapes(const Value& state, const Value& first);
 void check_steps(const ShardedCheckpoint& source);
 // Throws DamagedFile unless the model's weights have the shapes of their masters. With `sample`, reads
 // some elements of each file: weights are their masters, rounded, and no dp rank of ZeRO 3 has the
-// masters of another.
-void check_contents(const ShardedCheckpoint& source, bool sample);
+// masters of another. The sample leaves no trace in `checks`, which may be null.
+void check_contents(const ShardedCheckpoint& source, bool sample, RecordChecksums* checks);
 
 }  // namespace anymesh

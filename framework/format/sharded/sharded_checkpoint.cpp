@@ -391,7 +391,7 @@ ShardedCheckpoint open_sharded_checkpoint(const fs::path& folder, int threads,
     }
   }
   sort_fragments(source);
-  check_contents(source, /*sample=*/checks != nullptr);
+  check_contents(source, /*sample=*/checks != nullptr, checks);
   drop_refused_states(source);
   return source;
 }
