@@ -136,7 +136,7 @@ void check_masters(const Value& model_states, const Value& fp32, const Checkpoin
                    RecordChecksums& checks) {
   const Value module = model_states.at(keys::kModule);
   if (!module || run.optimizer.stage().partitions_parameters()) return;
-  checks.count(false);  // whoever wants the tensors reads them again
+  checks.peek(true);  // whoever wants the tensors reads them again
   for (size_t g = 0; g < run.optimizer.groups().size(); ++g) {
     const Group& group = run.optimizer.groups()[g];
     const auto largest = std::ranges::max_element(
@@ -145,11 +145,13 @@ void check_masters(const Value& model_states, const Value& fp32, const Checkpoin
     const ParamSpec& spec = group.params[largest->param];
     const Value weight = module.find(spec.name);
     if (!weight) continue;  // experts are in files of their own
+    if (weight.as_tensor().numel() != spec.tensor.numel())
+      weight.fail(std::to_string(spec.tensor.numel()) + " elements");
     const int64_t count = std::min(kMastersSample, largest->master.numel());
     expect_rounded(spec.name, fp32.at(g).as_tensor().slice(largest->partition_start, {count}),
                    weight.as_tensor().slice(largest->param_start, {count}));
   }
-  checks.count(true);
+  checks.peek(false);
 }
 
 // Whether the optimizer's states have our layout: one per parameter or group, each with its step,
@@ -243,8 +245,8 @@ Value load_own_files(const fs::path& folder, const OwnFiles& own, CheckpointedRu
   const std::string_view masters = stage.partitions_parameters()  ? keys::kFp32FlatGroups
                                    : stage.partitions_optimizer() ? keys::kFp32Groups
                                                                   : keys::kFp32GroupsFlat;
-  check_masters(own.model_states, own.optimizer.at(masters), run, checks);
   load_partitions(own.optimizer.at(adam_key(stage)), own.optimizer.at(masters), run, steps);
+  check_masters(own.model_states, own.optimizer.at(masters), run, checks);
   // BF16_Optimizer has no scaler. At stage 0 the optimizer's dict itself has a scaler's keys.
   return stage.partitions_optimizer() ? own.optimizer.find(keys::kLossScaler) : own.optimizer;
 }
