@@ -4,8 +4,8 @@
 //   --zero-stage 1 ...                                    eight processes
 //   pretrain_gpt --local-ranks 8 ...                      eight threads of this one
 //
-// framework/run/pretrain.h is the program. To train another model, copy this file and models/gpt, and
-// change the names; tutorials/13_new_model does so.
+// framework/run/pretrain.h is the program. To train another model, copy this file and models/gpt,
+// and change the names; tutorials/13_new_model does so.
 #include "models/gpt/gpt_definition.h"
 
 namespace anymesh {

@@ -1,6 +1,6 @@
 // Measures the cost of checkpoints to a run, for the scripts beside this file:
 //
-//   mpirun -n TP*PP*DP checkpoint_cost LAYERS HIDDEN TP PP ZERO fp32|bf16 none|optimizer|all WORK...
+// mpirun -n TP*PP*DP checkpoint_cost LAYERS HIDDEN TP PP ZERO fp32|bf16 none|optimizer|all WORK...
 //
 // builds a GPT-2 of that size on that mesh, with the state named before WORK on disk. Then it does,
 // in this order:

@@ -1,6 +1,6 @@
 // A user's own training program on the engine, in place of pretrain_gpt's flags and loop:
 //
-//   tools/mpirun.sh 4 build/release/bin/engine_example checkpoints --tp 2     then, on another mesh,
+//   tools/mpirun.sh 4 build/release/bin/engine_example checkpoints --tp 2    then, on another mesh,
 //   tools/mpirun.sh 3 build/release/bin/engine_example checkpoints
 //
 // Each run resumes where the last one stopped, does twenty steps, and keeps its own epoch number in

@@ -86,7 +86,8 @@ class ParamBuilder {
   // (--make-vocab-size-divisible-by).
   int64_t vocabulary_multiple = 1;
 
-  // The ranks that share the experts. With ep.whole, tp does not cut them, whatever their split_dim.
+  // The ranks that share the experts. With ep.whole, tp does not cut them, whatever their
+  // split_dim.
   ExpertParallel ep;
 
   // The layer file and the stage's unit of the parameters added from now on.

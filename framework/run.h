@@ -20,8 +20,8 @@ struct VerifiedLoss {
   int64_t first_sample = 0, samples = 0;  // in the validation set
 };
 
-// The facts that decide the order of the samples. A run that goes on must have the same ones, or its
-// count of samples would point elsewhere.
+// The facts that decide the order of the samples. A run that goes on must have the same ones, or
+// its count of samples would point elsewhere.
 struct DataOrder {
   std::vector<std::pair<std::string, std::string>> facts;  // by flag: its value, or a digest
   // The samples prepared: first for as many as the first run asked for, then for what later ones

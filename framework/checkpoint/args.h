@@ -22,8 +22,8 @@ inline Value args_of(const Value& metadata) {
   return metadata.find(keys::kArgs).value_or(Value::dict());
 }
 
-// Returns an attribute as a command line writes it. Throws a DamagedFile for an object, or for a list
-// of anything but integers.
+// Returns an attribute as a command line writes it. Throws a DamagedFile for an object, or for a
+// list of anything but integers.
 inline std::string argument_text(const Value& value) {
   if (value.kind() == Value::Kind::kBool) return value.as_bool() ? "true" : "false";
   if (value.is_int()) return std::to_string(value.as_int());

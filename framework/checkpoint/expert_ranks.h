@@ -15,8 +15,8 @@ ExpertSpread expert_spread(const CheckpointedRun& run);
 // Returns this rank's place in it.
 ExpertSpread::Rank expert_rank(const CheckpointedRun& run);
 
-// Returns the file of ZeRO 0's optimizer that has this rank's experts. The files of all ep ranks have
-// the dense parameters.
+// Returns the file of ZeRO 0's optimizer that has this rank's experts. The files of all ep ranks
+// have the dense parameters.
 std::string expert_optimizer_file(const CheckpointedRun& run);
 
 }  // namespace anymesh

@@ -17,7 +17,8 @@ namespace anymesh {
 namespace {
 
 Value universal_info(const CheckpointedRun& run, bool exclude_frozen) {
-  // Returns text_of(spec) of the saved parameters over all stages for which is_such holds, once each.
+  // Returns text_of(spec) of the saved parameters over all stages for which is_such holds, once
+  // each.
   const auto texts = [&](bool (*is_such)(const ParamSpec&),
                          std::string (*text_of)(const ParamSpec&)) {
     std::vector<std::string> mine;

@@ -22,8 +22,8 @@ struct Coord {
 //   rank in the stage = edp * ep_size + ep     for each tp rank: tp cuts every expert
 //                                              over all tp ranks: tp does not (whole_experts)
 //
-// The ranks of equal edp share the experts; those of equal ep hold the same ones. With whole_experts
-// the ranks of a stage count tp first, as they do in the world.
+// The ranks of equal edp share the experts; those of equal ep hold the same ones. With
+// whole_experts the ranks of a stage count tp first, as they do in the world.
 struct Topology {
   int pp_size = 1, dp_size = 1, tp_size = 1;
   int ep_size = 1;

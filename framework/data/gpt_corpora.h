@@ -35,8 +35,8 @@ class GptCorpora {
   std::unique_ptr<Dataset> part(size_t part, const std::vector<int64_t>& stretches,
                                 const std::string& name) const;
 
-  // Returns what the order of samples depends on, besides the stretches: for each flag its value, or
-  // a digest of the documents.
+  // Returns what the order of samples depends on, besides the stretches: for each flag its value,
+  // or a digest of the documents.
   std::vector<std::pair<std::string, std::string>> describe() const;
 
  private:

@@ -67,8 +67,8 @@ class IndexedDataset {
   int64_t size() const { return size_; }   // sequences
   int64_t length(int64_t sequence) const;  // tokens of one sequence
 
-  // Returns a hash of the lengths, and of the first and last 4 KiB of tokens. It tells another corpus
-  // without reading this one.
+  // Returns a hash of the lengths, and of the first and last 4 KiB of tokens. It tells another
+  // corpus without reading this one.
   uint64_t fingerprint() const;
 
   // Copies tokens [offset, offset + out.size()) of a sequence. Throws for a floating-point token

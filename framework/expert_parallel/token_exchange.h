@@ -16,8 +16,8 @@ namespace anymesh {
 //   y = sum over k of weights_k rows_k, in the order of k
 //
 // An expert's rows are ordered by rank, then by token. Each function's backward is one exchange in
-// the other direction. All calls, and their backwards, are collective over ep. The constructor waits
-// for a device once, because the host must know how many rows go where.
+// the other direction. All calls, and their backwards, are collective over ep. The constructor
+// waits for a device once, because the host must know how many rows go where.
 class TokenExchange {
  public:
   TokenExchange(const torch::Tensor& experts, int64_t count, const ExpertParallel& ep);

@@ -14,8 +14,8 @@ namespace anymesh {
 //
 // k is even for T = c10::BFloat16, and n is a multiple of 16. `room` holds k * n elements. `room`
 // and `b` must last as long as the packed matrix. run() may take fewer of the k rows and n columns
-// that B was packed with: the first ones, or those from a multiple of kPackedColumns on. Rows that begin inside a cache line cost AMX two thirds of its
-// speed, so rooms are AlignedBuffers.
+// that B was packed with: the first ones, or those from a multiple of kPackedColumns on. Rows that
+// begin inside a cache line cost AMX two thirds of its speed, so rooms are AlignedBuffers.
 inline constexpr int64_t kPackedColumns = 64;
 
 template <class T>

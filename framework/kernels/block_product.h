@@ -27,10 +27,10 @@ struct Matrix {
   }
 };
 
-// C [m, n] = A B for T = float or c10::BFloat16 on the CPU, of k products each, plus `bias` [n] if it
-// is not null. n is a multiple of 16, and k is even for c10::BFloat16. Rows of C are `stride` elements
-// apart; 0 stands for n. The longer side of C is cut into shares of threads; the other operand is
-// packed, or transposed, before. How C is cut changes no bit of it.
+// C [m, n] = A B for T = float or c10::BFloat16 on the CPU, of k products each, plus `bias` [n] if
+// it is not null. n is a multiple of 16, and k is even for c10::BFloat16. Rows of C are `stride`
+// elements apart; 0 stands for n. The longer side of C is cut into shares of threads; the other
+// operand is packed, or transposed, before. How C is cut changes no bit of it.
 template <class T>
 class BlockProduct {
   using Gemm = BlockGemm<T>;
@@ -110,9 +110,9 @@ class BlockProduct {
     });
   }
 
-  // Computes sums = or += A B for a packed B. Cuts heights and depths into few sizes: LibTorch makes
-  // machine code for each size and stride that it meets, and keeps it. An expert has another number
-  // of tokens at each step.
+  // Computes sums = or += A B for a packed B. Cuts heights and depths into few sizes: LibTorch
+  // makes machine code for each size and stride that it meets, and keeps it. An expert has another
+  // number of tokens at each step.
   static void multiply(int64_t height, int64_t width, int64_t depth, Rows rows, const T* packed,
                        float* sums, int64_t stride, bool add) {
     for (int64_t k = 0, products; k < depth; k += products) {

@@ -7,8 +7,8 @@
 namespace anymesh {
 
 // Moves the rows of tokens to those of their choices, K for each token, and back. `order` [t K] has
-// the choice in each row, `places` [t, K] the row of each choice. They are each other's inverse. On a
-// CPU each function is one sweep; elsewhere LibTorch's operators do it.
+// the choice in each row, `places` [t, K] the row of each choice. They are each other's inverse. On
+// a CPU each function is one sweep; elsewhere LibTorch's operators do it.
 
 // x [t, h] -> [t K, h]: the token of the choice in each row
 torch::Tensor rows_of_choices(const torch::Tensor& x, const torch::Tensor& order, int64_t chosen);

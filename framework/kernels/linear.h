@@ -10,14 +10,14 @@ namespace anymesh {
 // once, with the bias, and the number of threads does not change a bit. A call takes 5 us, where
 // at::linear needs 20 before it multiplies bf16. On an x86 CPU without instructions for bf16 or
 // fp16, LibTorch works element by element, so this calls widened_linear(). All other cases,
-// including sides that are not multiples of 16, use at::linear. On a GPU its products are LibTorch's
-// too, but a weight's sink gets the gradient right from the product.
+// including sides that are not multiples of 16, use at::linear. On a GPU its products are
+// LibTorch's too, but a weight's sink gets the gradient right from the product.
 torch::Tensor blocked_linear(const torch::Tensor& x, const torch::Tensor& weight,
                              const torch::Tensor& bias = {});
 
 // Whether this CPU multiplies a type in blocks. It does bf16 if it has units for it (AMX,
-// AVX512-BF16). It does fp32 if it has AVX-512 and is not Intel's: MKL, which at::linear calls, leaves
-// AVX-512 unused there, and takes twice as long.
+// AVX512-BF16). It does fp32 if it has AVX-512 and is not Intel's: MKL, which at::linear calls,
+// leaves AVX-512 unused there, and takes twice as long.
 bool runs_in_blocks(torch::Dtype dtype);
 
 // The products of such a layer without a bias, for kernels that put it together from parts. They

@@ -16,8 +16,8 @@ namespace anymesh {
 struct MicroBatch {
   torch::Tensor tokens, labels;  // int64 [b, s]
   DropoutContext dropout;
-  // The gradient of the micro-batch's mean loss, with which a stage begins the backward of a loss of
-  // its own, such as a router's; 0 in evaluation. The pipeline sets it.
+  // The gradient of the micro-batch's mean loss, with which a stage begins the backward of a loss
+  // of its own, such as a router's; 0 in evaluation. The pipeline sets it.
   double loss_scale = 0;
 };
 

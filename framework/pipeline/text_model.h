@@ -4,8 +4,8 @@
 
 namespace anymesh {
 
-// A model as text generation sees it. It reads texts piece by piece, several side by side, and gives
-// the logits of their next tokens:
+// A model as text generation sees it. It reads texts piece by piece, several side by side, and
+// gives the logits of their next tokens:
 //
 //   torch::Tensor logits = model.append(prompts);  // [b, s] -> [b, v]
 //   logits = model.append(next_tokens);            // [b, 1] -> [b, v]

@@ -48,7 +48,8 @@ SampleCounts samples_to_read(const Config& config, const BatchPlan& plan, const 
   return counts;
 }
 
-// Compares the order of the data with that of the loaded run. Returns the stretches prepared so far.
+// Compares the order of the data with that of the loaded run. Returns the stretches prepared so
+// far.
 DataOrder order_so_far(const Config& config, const TrainState& state, Datasets& data) {
   const auto theirs_of = [&](const std::string& flag) {
     for (const auto& [name, value] : state.data->facts)

@@ -10,8 +10,8 @@
 namespace anymesh {
 
 // Returns `count` micro-batches of `rows` samples each for this rank's stage. Samples from `first`
-// on are dealt to the dp ranks as in data/batch_loader.h. Stages between the first and the last read
-// no tokens, unless `all_stages` do. Without a seed, as in evaluation, there is no dropout.
+// on are dealt to the dp ranks as in data/batch_loader.h. Stages between the first and the last
+// read no tokens, unless `all_stages` do. Without a seed, as in evaluation, there is no dropout.
 //
 //   micro_batches(data, grid, 2, state.consumed_train_samples, 6, state.dropout_seed)
 std::vector<MicroBatch> micro_batches(const Dataset& data, const ProcessGrid& grid, int64_t rows,

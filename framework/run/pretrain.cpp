@@ -111,8 +111,8 @@ Datasets make_same_datasets(const Config& config, const BatchPlan& plan, Engine&
   return data;
 }
 
-// Returns the lines on model, memory and data, which are printed below the mesh. Adds the numbers to
-// the record's `start`. Collective.
+// Returns the lines on model, memory and data, which are printed below the mesh. Adds the numbers
+// to the record's `start`. Collective.
 std::vector<std::string> describe(const ModelFacts& model, const Datasets& data,
                                   const Engine& engine, RecordLine& start) {
   int64_t here = 0, once = 0;

@@ -19,8 +19,8 @@ OutputKind loss_csv_kind();
 
 // Writes the run's output, from one rank: lines on stdout, and a bar on a terminal; a CSV row per
 // step with values in %.9g, enough to compare two runs bit for bit in fp32; the run's record; and
-// TensorBoard scalars under Megatron's names. A resumed run keeps the CSV's rows up to the iteration
-// it resumes from, and adds an event file to the folder.
+// TensorBoard scalars under Megatron's names. A resumed run keeps the CSV's rows up to the
+// iteration it resumes from, and adds an event file to the folder.
 class RunLog {
  public:
   // An empty path turns its output off. `record` must outlive the object.

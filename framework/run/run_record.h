@@ -5,15 +5,15 @@
 //    "largest_rank":109248,"vocabulary":256,"facts":["mesh: ..."],"flags":["--lr 0.003", ...]}
 //   {"event":"step","iteration":1,"consumed_samples":8,"lm_loss":"5.54450941", ...}
 //   {"event":"validation","when":"at","iteration":10,"lm_loss":2.35,"perplexity":10.5}
-//   {"event":"save","iteration":10,"path":...,"bytes":...,"seconds":{"copy":0.0, ..., "total":0.04}}
+//   {"event":"save","iteration":10,"path":...,"bytes":...,"seconds":{"copy":0.0, ...}}
 //   {"event":"profile","iteration":30,"table":...}             --profile-step
 //   {"event":"communication","rows":[{"group":"tp","verb":"all_reduce","calls":8,"bytes":1024,
 //    "most_calls":8,"most_bytes":1024}, ...]}                  --report-comm; of the last step
 //   {"event":"end","steps":60,"seconds_per_step":0.03, ...}
 //   {"event":"memory","rows":[{"part":"parameters","bytes":873984,"closed_form":873984}, ...]}
 //
-// A start at an iteration above 0 is a resume. It continues the file, below an empty line: there may
-// be steps above it that the run repeats. A line that a full disk or a kill cut off is no JSON.
+// A start at an iteration above 0 is a resume. It continues the file, below an empty line: there
+// may be steps above it that the run repeats. A line that a full disk or a kill cut off is no JSON.
 #pragma once
 
 #include <cstdint>

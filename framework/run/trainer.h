@@ -23,7 +23,8 @@ SaveOptions save_options(const CheckpointConfig& checkpoint);
 //
 //   Trainer trainer(config, plan, engine, data, interruption);
 //   if (!trainer.start()) return;
-//   while (const auto batches = trainer.next_batch()) trainer.end_step(engine.train_batch(*batches));
+//   while (const auto batches = trainer.next_batch())
+//     trainer.end_step(engine.train_batch(*batches));
 //   trainer.finish();
 //
 // A step reads the next global_batch_size samples in their global order, whatever the mesh. An

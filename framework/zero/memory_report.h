@@ -16,7 +16,7 @@ namespace anymesh {
 //   parameters        w n          w n         w n         w n / d
 //   gradients         4 n          4 n         4 n / d     4 n / d
 //   optimizer state   k n          k n / d     k n / d     k n / d      k = 12 in half precision
-//                                                                       (master, two moments), else 8
+//                                                                     (master, two moments), else 8
 //   tied copies       4 t          4 t         (4 t)       4 t / d      t: a tied weight that one
 //                                                                       stage uses twice
 // (At stage 2 a tied weight lies in one partition as far as it fits: at most 4 n / d.)

@@ -12,8 +12,8 @@
 
 namespace anymesh {
 
-// Parameters that are optimized alike and that the same ranks hold, and this rank's partition [P] of their state, in DeepSpeed's
-// layout (partition_layout.h), in memory or on disk.
+// Parameters that are optimized alike and that the same ranks hold, and this rank's partition [P]
+// of their state, in DeepSpeed's layout (partition_layout.h), in memory or on disk.
 struct ParamGroup {
   // A piece of one parameter in the partition: 1-D views of equal length.
   struct Piece {

@@ -15,7 +15,8 @@ namespace anymesh {
 //
 //   y = sum over the K chosen e of p_e w2_e (act(w1_e x) * w3_e x)     experts and p: router.h
 //
-// No expert has a limit, so no token is dropped. `y` is added over the K in the order of the choice.
+// No expert has a limit, so no token is dropped. `y` is added over the K in the order of the
+// choice.
 //
 // The weights of all experts lie in one tensor each, as DeepSpeed's AutoEP has them. Expert
 // parallelism spreads them over ranks (token_exchange.h). Tensor parallelism cuts each expert as it

@@ -1,6 +1,6 @@
 // The closed form of docs/scaling.md: the traffic of a training step, from the configuration alone.
 //
-//   const StepShape step{.mesh = {.pp_size = 2, .dp_size = 2}, .zero_stage = 1, .micro_batches = 4};
+//   const StepShape step{.mesh = {.pp_size = 2, .dp_size = 2}, .zero_stage = 1};
 //   const CommForm form = comm_form(gpt, step, /*pp_rank=*/0);
 //   form.at({"dp", "reduce_scatter"}).bytes;     summed over the dp ranks of this stage
 //

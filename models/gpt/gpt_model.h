@@ -28,8 +28,8 @@ class GptModel final : public StageModule {
   void after_step(bool skipped) override;
   std::vector<std::string> step_notes() const override;
 
-  // The parts of forward(), for generation. embed() takes tokens at `positions`, int64 [b, s], or at
-  // positions `first` and on.
+  // The parts of forward(), for generation. embed() takes tokens at `positions`, int64 [b, s], or
+  // at positions `first` and on.
   torch::Tensor embed(const MicroBatch& batch, const torch::Tensor& positions,
                       int64_t first = 0) const;  // -> [b, s, h]
   const std::vector<TransformerLayer>& layers() const { return layers_; }

@@ -10,9 +10,9 @@
 
 namespace anymesh {
 
-// Describes a GPT's parameter on any mesh. ParamSpec has these fields for one rank. This is the only
-// list of them: a stage allocates its part of it (stage_params.h), hf_convert finds transformers'
-// tensors for it, and the closed form of the traffic counts it.
+// Describes a GPT's parameter on any mesh. ParamSpec has these fields for one rank. This is the
+// only list of them: a stage allocates its part of it (stage_params.h), hf_convert finds
+// transformers' tensors for it, and the closed form of the traffic counts it.
 //
 // Megatron-DeepSpeed names them in two ways, for L transformer layers:
 //

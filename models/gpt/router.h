@@ -21,8 +21,8 @@ namespace anymesh {
 // Three means keep the experts in balance. The two losses are not in the loss that is reported.
 //
 //   --moe-aux-loss-coeff   E sum_e f_e P_e: the part of the choices that fell on e, which has no
-//                          gradient and is counted without the bias, and e's mean score (sigmoid: of
-//                          scores divided by their sum), over the tokens of a micro-batch
+//                          gradient and is counted without the bias, and e's mean score (sigmoid:
+//                          of scores divided by their sum), over the tokens of a micro-batch
 //   --moe-z-loss-coeff     the mean of logsumexp(z)^2 (arXiv:2202.08906)
 //   --moe-router-enable-expert-bias
 //                          after each step the bias of an expert with fewer tokens than the mean

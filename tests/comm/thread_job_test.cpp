@@ -1,4 +1,5 @@
-// Ranks on threads: how a failure ends them, and many at once; communicator_ranks_test has the verbs.
+// Ranks on threads: how a failure ends them, and many at once; communicator_ranks_test has the
+// verbs.
 #include "framework/comm/thread_job.h"
 
 #include <gmock/gmock.h>

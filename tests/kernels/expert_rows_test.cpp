@@ -62,7 +62,8 @@ TEST_P(ExpertRows, GradientsAreAutogradsOwn) {
   }
 }
 
-// Groups of odd and even sizes, and two without rows. Sides are multiples of 16, for blocks, or not.
+// Groups of odd and even sizes, and two without rows. Sides are multiples of 16, for blocks, or
+// not.
 TEST_P(ExpertRows, GroupedLinearIsALinearForEachGroup) {
   const std::vector<int64_t> counts{3, 0, 8, 1, 130, 0};
   for (const int64_t n : {16, 48, 5}) {

@@ -122,8 +122,8 @@ TEST_P(Blocks, NoNumberOfThreadsChangesABit) {
 }
 
 #ifndef ANYMESH_SANITIZE  // the sanitizers keep freed memory
-// LibTorch's brgemm keeps code for each size that it meets, and experts have another number of tokens
-// at each step. With code for each number this grows by 187 MiB.
+// LibTorch's brgemm keeps code for each size that it meets, and experts have another number of
+// tokens at each step. With code for each number this grows by 187 MiB.
 TEST(Linear, KeepsLittleCodeForManyNumbersOfRows) {
   if (!runs_in_blocks(torch::kFloat)) GTEST_SKIP() << "this CPU multiplies fp32 otherwise";
   const auto resident = [] {  // MiB

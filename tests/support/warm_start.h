@@ -1,7 +1,7 @@
-// A trainer that starts in 10 ms instead of half a second. `warm_trainer SOCKET` has loaded LibTorch,
-// and forks for every `warm_run SOCKET FLAGS...`, which takes the place of `pretrain_gpt FLAGS...` in
-// scripts. The fork has the folder, environment, input and outputs of warm_run, and ends with it;
-// warm_run has the fork's exit status.
+// A trainer that starts in 10 ms instead of half a second. `warm_trainer SOCKET` has loaded
+// LibTorch, and forks for every `warm_run SOCKET FLAGS...`, which takes the place of `pretrain_gpt
+// FLAGS...` in scripts. The fork has the folder, environment, input and outputs of warm_run, and
+// ends with it; warm_run has the fork's exit status.
 #pragma once
 
 #include <sys/socket.h>

@@ -1,5 +1,5 @@
-// Inputs of preprocess_data: files, patterns and pipes, also compressed. However the text comes, the
-// output has the same bytes.
+// Inputs of preprocess_data: files, patterns and pipes, also compressed. However the text comes,
+// the output has the same bytes.
 #include <sys/stat.h>
 
 #include "tests/data/compressed.h"

@@ -93,8 +93,8 @@ GptFlags parse_gpt_flags(const std::vector<std::string>& args) {
 }
 
 // Reads the model from the checkpoint's args, or from the flags if it has none (weights,
-// DeepSpeed's own). Throws UserError or DamagedFile if the checkpoint is of another model, or if the
-// window is longer than the table of learned positions.
+// DeepSpeed's own). Throws UserError or DamagedFile if the checkpoint is of another model, or if
+// the window is longer than the table of learned positions.
 GptSetup set_up_gpt(const GptFlags& flags) {
   GptSetup setup;
   open_checkpoint(flags, setup);

@@ -34,8 +34,8 @@ struct GenerateFlags {
   std::vector<std::string> ignored;  // Megatron's flags given that change no result here
 };
 
-// Parses the flags, or prints --help and exits. The help leaves out the flags that `add_model_flags`
-// declares. Throws UserError.
+// Parses the flags, or prints --help and exits. The help leaves out the flags that
+// `add_model_flags` declares. Throws UserError.
 GenerateFlags parse_generate_flags(const std::string& program, const std::string& description,
                                    const std::vector<std::string>& args,
                                    const std::function<void(FlagTable&)>& add_model_flags = {});

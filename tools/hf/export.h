@@ -13,8 +13,9 @@
 namespace anymesh {
 
 // Exports a model's checkpoints to folders like Hugging Face's: config.json, model.safetensors, the
-// tokenizer's files, and generation_config.json with the ids of special tokens that config.json has. A function says what the model is called there. The main of such a program
-// for a model of yours:
+// tokenizer's files, and generation_config.json with the ids of special tokens that config.json
+// has. A function says what the model is called there. The main of such a program for a model of
+// yours:
 //
 //   int main(int argc, char** argv) {
 //     return anymesh::hf_export(argc, argv, "export_mlp", describe);
@@ -53,8 +54,8 @@ struct HfDescription {
   std::vector<std::string> notes = {};  // for the user, a line each
 };
 
-// Describes the model of a checkpoint, mostly from its args (args.h). `ids` are those of the imported
-// model, else of the tokenizer's files, else of the tokenizer of the checkpoint's run.
+// Describes the model of a checkpoint, mostly from its args (args.h). `ids` are those of the
+// imported model, else of the tokenizer's files, else of the tokenizer of the checkpoint's run.
 using DescribeHf = std::function<HfDescription(const CheckpointReader&, const TokenIds& ids)>;
 
 // The checkpoint is ours, ordinary (of any mesh and ZeRO stage) or universal, or weights exported

@@ -51,8 +51,8 @@ constexpr std::string_view kNames[] = {"bos_token", "eos_token", "unk_token", "s
 
 // A tokenizer as transformers stores it, in one or several of these files. A token that a
 // tokenizer.json lacks gets the next id there, in the order of the settings that name it.
-// Counterpart: framework/data/tokenizers/package_settings.cpp, which has libraries that this program
-// does without.
+// Counterpart: framework/data/tokenizers/package_settings.cpp, which has libraries that this
+// program does without.
 class Package {
  public:
   explicit Package(const fs::path& folder)

@@ -17,8 +17,8 @@ std::string sample_at(double x, double y, double width, int64_t sample, int rank
          text_within(x - 1, width, y, "tick", std::to_string(sample));
 }
 
-// Draws the samples of a dp rank, micro-batch by micro-batch. Adds each to the row of the step, where
-// a sample is `each` wide.
+// Draws the samples of a dp rank, micro-batch by micro-batch. Adds each to the row of the step,
+// where a sample is `each` wide.
 std::string row_of_rank(const BatchSlice& slice, int64_t micro_batches, double width, double y,
                         double each, std::string& step) {
   std::string svg;

@@ -85,8 +85,8 @@ std::string rank_of(const CheckpointFileName& name, int tp_size) {
   return text;
 }
 
-// Returns the rows in the order of their names. Layer files of one tp rank share a row, and files of
-// a universal folder's parameters that hold the same state.
+// Returns the rows in the order of their names. Layer files of one tp rank share a row, and files
+// of a universal folder's parameters that hold the same state.
 std::vector<FileRow> rows_of(const CheckpointReader& checkpoint) {
   const bool is_ordinary = checkpoint.kind == CheckpointReader::Kind::kOrdinary;
   const auto shards = checkpoint.parameter(checkpoint.names().at(0)).shards;

@@ -67,12 +67,12 @@ Figure mesh_figure(const RecordedRun& recorded);
 Figure tensor_figure(const RecordedRun& recorded);
 
 // How documents become samples, with the token files that --data-path names: the documents in the
-// file, shuffled and laid end to end, cut into samples, and the order in which the samples are read.
-// A large data set is drawn up to a few documents and samples. Refuses mock data and blends.
+// file, shuffled and laid end to end, cut into samples, and the order in which the samples are
+// read. A large data set is drawn up to a few documents and samples. Refuses mock data and blends.
 Figure data_figure(const RecordedRun& recorded);
 
-// How the samples of the first step are dealt to the dp ranks and micro-batches, and where gradients
-// are summed.
+// How the samples of the first step are dealt to the dp ranks and micro-batches, and where
+// gradients are summed.
 Figure batch_figure(const RecordedRun& recorded);
 
 // The states that each dp rank holds and uses at each moment of a step, for the ZeRO stages 0 to 3.

@@ -43,8 +43,8 @@ struct Matrix {
     columns = rows == 0 ? 0 : numel(shape) / rows;
   }
 
-  // Returns the blocks of elements of a shard. A run of elements is the rest of a row, whole rows and
-  // the beginning of a row.
+  // Returns the blocks of elements of a shard. A run of elements is the rest of a row, whole rows
+  // and the beginning of a row.
   std::vector<Block> blocks(const ShardLayout& slice, int64_t begin, int64_t count) const {
     std::vector<Block> blocks;
     slice.for_each_run(begin, count, [&](int64_t at, int64_t, int64_t left) {
@@ -122,8 +122,8 @@ class Drawing {
            text_at(kLeft + width_ / 2, kTop + 9, "tick mid", std::to_string(matrix_.columns));
   }
 
-  // Draws a shard's fragments, as the weight has them, and makes their boxes. A rank that has all of
-  // the tensor, as the ranks before it, adds no colour.
+  // Draws a shard's fragments, as the weight has them, and makes their boxes. A rank that has all
+  // of the tensor, as the ranks before it, adds no colour.
   void draw_shard(const ParameterShard& shard) {
     const ShardLayout slice = parameter_.slice(shard.tp_rank);
     const bool is_copy = parameter_.cut.replicated && shard.tp_rank > 0;

@@ -1,5 +1,5 @@
-// Draws the tutorials' figures other than loss curves (plot_loss), as one self-contained SVG. kKinds
-// lists them. Exits with 2 if the arguments or the file can't be used.
+// Draws the tutorials' figures other than loss curves (plot_loss), as one self-contained SVG.
+// kKinds lists them. Exits with 2 if the arguments or the file can't be used.
 #include <algorithm>
 #include <cxxopts.hpp>
 #include <string>

@@ -65,8 +65,8 @@ bool is_record(std::string_view start);
 
 // Throws DamagedFile, with the path, for a record without a start or with a mesh of no ranks.
 RecordedRun read_record(const std::filesystem::path& path);
-// Returns the record that `path` is, or the one that lies beside this log: run.jsonl beside run.log.
-// Throws UserError if there is none.
+// Returns the record that `path` is, or the one that lies beside this log: run.jsonl beside
+// run.log. Throws UserError if there is none.
 RecordedRun record_of(const std::filesystem::path& path);
 
 // The settings of a run. Flags that were not given have their defaults.

@@ -1,7 +1,7 @@
-// SVG elements as text, in pixels, for our plots. The style sheet in svg_begin() gives classes their
-// looks, on a light and on a dark background: title, head, label, tick, mid (centred), end (flush
-// right) and on (upon a series' colour) for texts; grid and axis for lines; empty for rectangles, and pale beside another;
-// series(i) for rectangles and paths.
+// SVG elements as text, in pixels, for our plots. The style sheet in svg_begin() gives classes
+// their looks, on a light and on a dark background: title, head, label, tick, mid (centred), end
+// (flush right) and on (upon a series' colour) for texts; grid and axis for lines; empty for
+// rectangles, and pale beside another; series(i) for rectangles and paths.
 #pragma once
 
 #include <algorithm>

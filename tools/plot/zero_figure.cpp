@@ -48,8 +48,8 @@ bool partitions(ZeroStage stage, State state) {
   return state == kGradients ? stage.partitions_gradients() : stage.partitions_optimizer();
 }
 
-// Draws a rank's parts of a state: strong where they are used at this moment, else pale. A thin line
-// stands for parameters that are gathered a unit at a time.
+// Draws a rank's parts of a state: strong where they are used at this moment, else pale. A thin
+// line stands for parameters that are gathered a unit at a time.
 std::string bar(ZeroStage stage, const Moment& moment, size_t kind, ElementRange mine, int64_t all,
                 double x, double y) {
   const State state = kStates[kind];

@@ -25,8 +25,8 @@ std::string foreign_flags_help();
 std::vector<std::string> inputs_of(const cxxopts::ParseResult& parsed);
 
 // Returns the unit of --documents that the inputs are cut into; none for JSON lines. Their names
-// tell which they are. A pipe has no name, so it is text if --documents is given. Throws UserError if
-// they are not all of one kind, or for a flag that the kind does not take.
+// tell which they are. A pipe has no name, so it is text if --documents is given. Throws UserError
+// if they are not all of one kind, or for a flag that the kind does not take.
 std::optional<DocumentUnit> unit_of(const cxxopts::ParseResult& parsed,
                                     const std::vector<std::string>& inputs);
 

@@ -23,8 +23,8 @@ std::string fold(const std::string& summary, const std::string& content, bool op
 // A line in place of what the folder has no source for.
 std::string absent(const std::string& html);
 
-// A table whose first column names the rows. All texts are HTML; an empty one is shown as a dash. It
-// scrolls sideways by itself.
+// A table whose first column names the rows. All texts are HTML; an empty one is shown as a dash.
+// It scrolls sideways by itself.
 class HtmlTable {
  public:
   explicit HtmlTable(const std::vector<std::string>& header) { add_row(header, "th", ""); }

@@ -6,8 +6,8 @@
 //   a checkpoint    a folder that open_checkpoint() takes
 //
 // A record belongs to the curve and the trace that its --loss-csv and --trace name, else to those
-// with its own name. The search goes four folders deep, follows no links and stays out of checkpoints.
-// Files over 256 MiB, and files that break the rules of their kind, go to `problems`.
+// with its own name. The search goes four folders deep, follows no links and stays out of
+// checkpoints. Files over 256 MiB, and files that break the rules of their kind, go to `problems`.
 #pragma once
 
 #include <filesystem>
@@ -41,8 +41,8 @@ struct RunFolder {
 };
 
 // Reads folders into one. With several, names begin with their folder's. Throws UserError for a
-// path that is no folder, for folders with neither a curve nor a record, trace or checkpoint, and for
-// more than 64 runs or 20000 entries.
+// path that is no folder, for folders with neither a curve nor a record, trace or checkpoint, and
+// for more than 64 runs or 20000 entries.
 RunFolder read_run_folders(const std::vector<std::filesystem::path>& folders);
 
 }  // namespace anymesh

@@ -65,8 +65,8 @@ std::string memory_cell(const RecordedRun& run, const std::string& part) {
                         off <= 0.02 * *row->closed_form ? "" : "class=\"warn\"");
 }
 
-// Returns a table with a row for each name among the runs' pairs, in the order in which they appear.
-// Rows whose values differ are shaded.
+// Returns a table with a row for each name among the runs' pairs, in the order in which they
+// appear. Rows whose values differ are shaded.
 HtmlTable table_of(const std::string& corner, const std::vector<const Run*>& runs,
                    RecordedRun::Pairs RecordedRun::*pairs) {
   std::vector<std::string> names;

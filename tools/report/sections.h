@@ -48,8 +48,8 @@ std::string run_heading(const Run& run);
 std::vector<const Run*> runs_with(const RunFolder& folder,
                                   const std::function<bool(const Run&)>& has);
 
-// Returns a row of a table with a column for each of these runs: its first cell, and each run's. The
-// header has run_heading() as `cell`.
+// Returns a row of a table with a column for each of these runs: its first cell, and each run's.
+// The header has run_heading() as `cell`.
 std::vector<std::string> row_of(const std::string& first, const std::vector<const Run*>& runs,
                                 const std::function<std::string(const Run&)>& cell);
 

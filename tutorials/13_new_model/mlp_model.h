@@ -14,7 +14,7 @@ namespace anymesh {
 // computed by itself.
 //
 //   embedding  hidden = sum over i of table_i[the token i places back]   1.tables.<i>.weight
-//   layer l    hidden = hidden + down(gelu(up(norm(hidden))))            <l+2>.{norm,up,down}.weight
+//   layer l    hidden = hidden + down(gelu(up(norm(hidden))))           <l+2>.{norm,up,down}.weight
 //   head       logits = head(norm(hidden))                               <L+2>.{norm,head}.weight
 //
 // Shapes: b micro-batch, s sequence, h hidden, v vocabulary, t tp size. With --sequence-parallel

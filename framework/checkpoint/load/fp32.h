@@ -25,7 +25,7 @@ class StageModule;
 //
 //   const Fp32StateDict weights =
 //       get_fp32_state_dict_from_zero_checkpoint("checkpoints", "global_step100", false, true);
-//   for (const auto& [name, weight] : weights.pairs())                     // one in memory at a time
+//   for (const auto& [name, weight] : weights.pairs())                 // one in memory at a time
 //     std::cout << name << weight.sizes() << weight.contiguous().norm() << '\n';
 //
 // In every function, `checkpoint_dir` is a folder with `latest`, or itself a tag folder or a

@@ -196,7 +196,8 @@ OwnFiles find_own_files(const fs::path& metadata_file, const Value& metadata,
                        .whole_experts = spread.whole};
   if (saved != mesh) return {};
   const int dp = run.grid.coord.dp, mp = run.grid.model->rank();
-  // By use_data_before_expert_parallelism, ranks hold other experts under the same names and shapes.
+  // By use_data_before_expert_parallelism, ranks hold other experts under the same names and
+  // shapes.
   const bool has_experts = !spread.layers.empty();
   if (has_experts &&
       spread.rank_of(dp, mesh.dp_size, run.grid.coord.tp, mesh.tp_size).ep != expert_rank(run).ep)

@@ -10,15 +10,15 @@
 
 namespace anymesh {
 
-// Whether this run's AdamW can go on with the optimizer state of a checkpoint. Other optimizers have
-// states of the same names, so the settings beside them count too. The functions throw with a
+// Whether this run's AdamW can go on with the optimizer state of a checkpoint. Other optimizers
+// have states of the same names, so the settings beside them count too. The functions throw with a
 // message that names the ways to load the weights alone.
 
 // The steps of the states that a rank has read, each with a parameter that has it.
 using StepsRead = std::map<int64_t, std::string>;
 
-// Returns the step that all states have, or 0 if no rank has read any. Throws CollectiveError if two
-// differ, because this optimizer counts one step for all. Collective.
+// Returns the step that all states have, or 0 if no rank has read any. Throws CollectiveError if
+// two differ, because this optimizer counts one step for all. Collective.
 int64_t common_step(Communicator& world, const StepsRead& mine,
                     const std::filesystem::path& folder);
 

@@ -38,7 +38,8 @@ struct Difference {
   Value theirs, ours;
 };
 
-// Returns the settings of the checkpoint's arguments that differ, out of those with a flag in `flags`.
+// Returns the settings of the checkpoint's arguments that differ, out of those with a flag in
+// `flags`.
 std::vector<Difference> differences(const Value& metadata, const CheckpointedRun& run,
                                     const std::vector<std::string>& flags) {
   const Value args = args_of(metadata);

@@ -8,8 +8,8 @@
 
 namespace anymesh {
 
-// Compares a checkpoint's arguments with this run's flags. `metadata` is a model-states file. A file
-// without Megatron's `args` has nothing to compare, except for the vocabulary.
+// Compares a checkpoint's arguments with this run's flags. `metadata` is a model-states file. A
+// file without Megatron's `args` has nothing to compare, except for the vocabulary.
 
 // Throws unless the checkpoint has this run's model (ModelFacts::flags) and vocabulary.
 void check_same_model(const Value& metadata, const CheckpointedRun& run);

@@ -132,7 +132,8 @@ Value model_weights(const CheckpointedRun& run, bool exclude_frozen, RemoteTenso
 
 // Returns an entry for each frozen parameter, by name. DeepSpeed lists them from ZeRO 2 on. Here
 // the other stages list them too if there are any: readers recognise frozen parameters by the list.
-// Experts below ZeRO 3 are in files of their own, since the ranks that share this one differ in them.
+// Experts below ZeRO 3 are in files of their own, since the ranks that share this one differ in
+// them.
 template <typename Fn>
 Value frozen_entries(const CheckpointedRun& run, const SaveOptions& options, Fn&& value_of) {
   const bool listed =

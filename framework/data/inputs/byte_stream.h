@@ -75,8 +75,8 @@ class FileStream : public ByteStream {
 // does not depend on the size.
 std::unique_ptr<ByteStream> unpack_gzip(std::unique_ptr<FileStream> file);
 
-// Unpacks zstd likewise: one frame or several, and skippable frames. Memory depends on the window of
-// `zstd --long=N`, 2^N bytes: N may be up to 31.
+// Unpacks zstd likewise: one frame or several, and skippable frames. Memory depends on the window
+// of `zstd --long=N`, 2^N bytes: N may be up to 31.
 std::unique_ptr<ByteStream> unpack_zstd(std::unique_ptr<FileStream> file);
 
 }  // namespace anymesh

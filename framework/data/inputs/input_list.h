@@ -29,14 +29,14 @@ void check_inputs(const std::vector<std::string>& inputs);
 // Returns the sum of the files' sizes; none if one is a pipe.
 std::optional<uint64_t> size_on_disk(const std::vector<std::string>& inputs);
 
-// Returns whether the input is not a file with a name of its own: "-", a FIFO, or in /dev, as what a
-// shell makes of <(zcat a.gz).
+// Returns whether the input is not a file with a name of its own: "-", a FIFO, or in /dev, as what
+// a shell makes of <(zcat a.gz).
 bool is_pipe(const std::string& input);
 
 enum class TextKind { kJsonLines, kPlain };
 
-// Returns the kind that the name's suffix tells: kJsonLines for .jsonl and .json, kPlain for .txt. A
-// .gz, .zst or .zstd behind it does not count. Returns none for a pipe without a suffix, and for
+// Returns the kind that the name's suffix tells: kJsonLines for .jsonl and .json, kPlain for .txt.
+// A .gz, .zst or .zstd behind it does not count. Returns none for a pipe without a suffix, and for
 // .parquet and others that open_text() refuses. Throws UserError for another name.
 std::optional<TextKind> kind_by_name(const std::string& input);
 

@@ -20,9 +20,9 @@ struct Span {
 using FindSpans = std::function<void(std::string_view text, std::vector<Span>& spans)>;
 
 // Returns the search for a regular expression of PCRE2, compiled to machine code where PCRE2 can.
-// Its classes are Unicode's, and ^ and $ match at lines. Throws a UserError for a pattern that PCRE2
-// does not take, or of more than 64 KiB. The search throws one where it takes more than some 10
-// million steps and 64 for each byte, as patterns like (a*)*b do.
+// Its classes are Unicode's, and ^ and $ match at lines. Throws a UserError for a pattern that
+// PCRE2 does not take, or of more than 64 KiB. The search throws one where it takes more than some
+// 10 million steps and 64 for each byte, as patterns like (a*)*b do.
 FindSpans find_expression(const std::string& pattern);
 bool is_expression(const std::string& pattern);
 

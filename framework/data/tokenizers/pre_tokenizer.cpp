@@ -34,8 +34,8 @@ void rewrite_each(Pieces& pieces, const Rewrite& rewrite) {
   check_growth(pieces.bytes, bytes);
 }
 
-// Decides on a match where a text is split: it goes, is a piece of its own, or joins one. Turns spans
-// that cover a text into its pieces, some of which may be empty.
+// Decides on a match where a text is split: it goes, is a piece of its own, or joins one. Turns
+// spans that cover a text into its pieces, some of which may be empty.
 using Behavior = void (*)(std::vector<Span>& spans);
 
 void removed(std::vector<Span>& spans) {

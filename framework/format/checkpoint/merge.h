@@ -27,8 +27,8 @@ struct SavedParameter {
   Value step;  // None if the checkpoint has none
   Value keys;  // the format's keys about the cut: cat_dim, vocab_tensor, ...; or None
   std::vector<int> pp_ranks;  // ranks that hold it, in an ordinary checkpoint
-  // As the files hold it: shards and their fragments, by (pp, tp), and how tp cuts them. A universal
-  // folder and weights have one shard, the uncut tensor.
+  // As the files hold it: shards and their fragments, by (pp, tp), and how tp cuts them. A
+  // universal folder and weights have one shard, the uncut tensor.
   std::vector<ParameterShard> shards;
   CutRule cut{.replicated = true};
   std::string_view rule;  // how the shards are merged, for people; empty if there is one shard
@@ -38,8 +38,8 @@ struct SavedParameter {
   bool has_moments() const { return states.size() > states.count(kFp32State); }
   bool averaged() const;       // the uncut tensor is the mean of the tp ranks' copies
   bool is_replicated() const;  // all tp ranks have the uncut tensor
-  // The number of elements in the shards of one pipeline stage, over all states; if untrained, of the
-  // uncut tensor.
+  // The number of elements in the shards of one pipeline stage, over all states; if untrained, of
+  // the uncut tensor.
   int64_t elements() const;
   // Returns which elements of the uncut tensor a tp rank's shard has.
   ShardLayout slice(int tp_rank) const;

@@ -23,10 +23,11 @@ namespace anymesh {
 //   SavedParameter weight = checkpoint.parameter("2.mlp.dense_h_to_4h.weight");
 //   weight.state("exp_avg").bytes->read(offset, out);                       // reads this range
 //
-// Opening and parameter() read metadata only, and weights where ZeRO 0 records no order. Each file is
-// opened once. Throws for a folder that is none of these, listing its contents, and for an ordinary
-// checkpoint in which an element is missing or there twice, or whose files are of several saves.
-// Throws for tensor-parallel shards without universal_checkpoint_info, which says how to merge them.
+// Opening and parameter() read metadata only, and weights where ZeRO 0 records no order. Each file
+// is opened once. Throws for a folder that is none of these, listing its contents, and for an
+// ordinary checkpoint in which an element is missing or there twice, or whose files are of several
+// saves. Throws for tensor-parallel shards without universal_checkpoint_info, which says how to
+// merge them.
 class Checkpoint {
  public:
   enum class Kind { kOrdinary, kUniversal, kWeights };
@@ -35,8 +36,8 @@ class Checkpoint {
   std::filesystem::path path;
   std::string description;  // "ordinary checkpoint of ZeRO 1, tp 2, pp 2, dp 2"
   Value metadata;           // the first model-states file; None for weights
-  // The model-states files by mp rank, of dp rank 0 under ZeRO 3; none for weights. A universal folder
-  // may lack the last ones.
+  // The model-states files by mp rank, of dp rank 0 under ZeRO 3; none for weights. A universal
+  // folder may lack the last ones.
   std::vector<Value> model_states;
   Value optimizer_state;       // a universal folder's optimizer_state.pt; None for weights
   std::string states_refused;  // as ShardedCheckpoint's
@@ -79,8 +80,8 @@ using WholeParameter = SavedParameter;
 Checkpoint open_checkpoint(const std::filesystem::path& path, int threads,
                            RecordChecksums* checks = nullptr);
 
-// Returns an ordinary checkpoint that is open already, or weights that were read from `path`, perhaps
-// under other names.
+// Returns an ordinary checkpoint that is open already, or weights that were read from `path`,
+// perhaps under other names.
 Checkpoint checkpoint_of(std::shared_ptr<const ShardedCheckpoint> ranks);
 Checkpoint checkpoint_of(const std::filesystem::path& path, const StoredWeights& weights);
 

@@ -167,8 +167,8 @@ void Checkpoint::add(const std::string& name, const TensorRecord& tensor) {
   parameter.states[std::string(kFp32State)] = widened(tensor);
 }
 
-// ZeRO 3 has buffers in `module`. DeepSpeed's universal folders have them only in their copies of the
-// model-states files.
+// ZeRO 3 has buffers in `module`. DeepSpeed's universal folders have them only in their copies of
+// the model-states files.
 void Checkpoint::add_buffers_of_zero3(int64_t tp_size) {
   if (!fs::exists(path / zero3_model_states_file(0, 0))) return;
   const std::set<std::string> known(names_.begin(), names_.end());

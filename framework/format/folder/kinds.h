@@ -8,8 +8,8 @@
 
 namespace anymesh {
 
-// Which entries are ours in the folders that we replace or remove. A manifest lists them. In folders
-// that lack a manifest, such as DeepSpeed's, they are known by the format's file names.
+// Which entries are ours in the folders that we replace or remove. A manifest lists them. In
+// folders that lack a manifest, such as DeepSpeed's, they are known by the format's file names.
 
 // Accepts the files of the folder's manifest; nothing without one.
 IsOurs listed_entries(const std::filesystem::path& folder);

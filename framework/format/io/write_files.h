@@ -32,7 +32,8 @@ struct FileLayout {
   void add(BytesPtr source);
 };
 
-// A file to be streamed, laid out. Texts may depend on the tensors' CRC-32, but their sizes must not.
+// A file to be streamed, laid out. Texts may depend on the tensors' CRC-32, but their sizes must
+// not.
 struct StreamedFile {
   std::filesystem::path path;
   FileLayout layout;  // with zeros in place of CRCs

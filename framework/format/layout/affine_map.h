@@ -34,8 +34,9 @@ struct AffineMap {
                    std::optional<int64_t> vocabulary) const;
 };
 
-// Returns the factor that a piece of this scale has in one of the parameter's states. A weight times
-// s has a gradient, and so an exp_avg, times 1/s. Throws Unreadable for other optimizers' states.
+// Returns the factor that a piece of this scale has in one of the parameter's states. A weight
+// times s has a gradient, and so an exp_avg, times 1/s. Throws Unreadable for other optimizers'
+// states.
 double factor_of_state(double scale, std::string_view state);
 
 }  // namespace anymesh

@@ -22,7 +22,8 @@ std::optional<int64_t> number(std::string_view text) {
   return n;
 }
 
-// A name of an older mixture: what is before the expert's number, the number, and what is behind it.
+// A name of an older mixture: what is before the expert's number, the number, and what is behind
+// it.
 struct OlderName {
   std::string before;
   int64_t expert;

@@ -11,13 +11,13 @@ namespace anymesh {
 
 // How the ranks of an ordinary checkpoint hold experts, and the keys that say so.
 //
-// DeepSpeed's AutoEP, and we, stack the experts of a layer: of `2.mlp.experts.w1` [E, ...] ep rank r
-// has the block [r E/ep, (r + 1) E/ep). DeepSpeed's older mixtures have parameters for each expert,
-// `...deepspeed_experts.0.weight`, which every ep rank numbers from 0.
+// DeepSpeed's AutoEP, and we, stack the experts of a layer: of `2.mlp.experts.w1` [E, ...] ep rank
+// r has the block [r E/ep, (r + 1) E/ep). DeepSpeed's older mixtures have parameters for each
+// expert, `...deepspeed_experts.0.weight`, which every ep rank numbers from 0.
 //
 // Dense parameters are cut over all dp ranks. Experts are cut over the edp ranks that hold the same
-// ones, though their files have the numbers of dp ranks. Tensor parallelism cuts experts too, unless
-// they are `whole`: then all tp ranks of a stage count as further dp ranks.
+// ones, though their files have the numbers of dp ranks. Tensor parallelism cuts experts too,
+// unless they are `whole`: then all tp ranks of a stage count as further dp ranks.
 class ExpertSpread {
  public:
   struct Layer {
@@ -48,8 +48,8 @@ class ExpertSpread {
 
   bool is_expert(const std::string& name) const;
   const Layer* layer_of(const std::string& name) const;  // null unless it is stacked
-  // Returns the place of a rank's file. `group`, the group's name in param_groups, tells the ep size
-  // of older mixtures, "ep_size_2".
+  // Returns the place of a rank's file. `group`, the group's name in param_groups, tells the ep
+  // size of older mixtures, "ep_size_2".
   Rank rank_of(int dp_rank, int dp_size, int tp_rank, int tp_size,
                const std::string& group = "") const;
   Place place_of(const std::string& name, const Shape& shape, const Rank& rank) const;
@@ -74,12 +74,12 @@ class ExpertSpread {
   std::map<std::string, int64_t> locals_;  // older mixtures: experts of a rank, by prefix
 };
 
-// Returns ZeRO 3's entry about the dp ranks that a sub-group is cut over. `rank` is the rank's place
-// among them: in edp, or for dense parameters in dp.
+// Returns ZeRO 3's entry about the dp ranks that a sub-group is cut over. `rank` is the rank's
+// place among them: in edp, or for dense parameters in dp.
 Value zero_partition_group(int64_t sub_group, bool experts, const ExpertSpread::Rank& rank);
 
-// Returns the keys beside a stacked parameter in a universal folder's file. AutoEP cuts it by itself
-// along dim 0.
+// Returns the keys beside a stacked parameter in a universal folder's file. AutoEP cuts it by
+// itself along dim 0.
 std::vector<Value::Entry> expert_keys(int64_t experts);
 
 // Returns tensor i of those that are stacked along dim 0.

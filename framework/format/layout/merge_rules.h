@@ -48,8 +48,8 @@ struct UniversalInfo {
   std::vector<std::pair<std::string, Value>> affine_maps;  // by pattern; they win over all others
 
   // Throws Unreadable for layouts that DeepSpeed marked as unsupported, and for affine maps of a
-  // newer version: this program cannot merge them. MergeRules refuses patterns that would take it too long:
-  // look-around, and more repetitions than any system's patterns have.
+  // newer version: this program cannot merge them. MergeRules refuses patterns that would take it
+  // too long: look-around, and more repetitions than any system's patterns have.
   static UniversalInfo from_value(const Value& value);
   Value to_value() const;  // all keys of a Megatron checkpoint, at every tp size
 };

@@ -47,8 +47,8 @@ Value module_of(const RankModel& rank, const CheckpointMesh& mesh) {
   return Value::ordered_dict(std::move(entries));
 }
 
-// Returns a dp rank's part of a frozen parameter: the whole at ZeRO 2; at ZeRO 3 as many elements on
-// every rank.
+// Returns a dp rank's part of a frozen parameter: the whole at ZeRO 2; at ZeRO 3 as many elements
+// on every rank.
 TensorRecord frozen_part(const TensorRecord& tensor, const CheckpointMesh& mesh, int dp_rank) {
   if (mesh.stage == 2) return tensor;
   const uint64_t size = element_size(tensor.dtype);

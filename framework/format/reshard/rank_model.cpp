@@ -80,8 +80,8 @@ std::map<std::string, std::string> shared_names(const ShardedCheckpoint& source,
   return shared;
 }
 
-// Returns the parameters that the model has and the optimizer has not. With a pipeline and at ZeRO 3
-// they are listed.
+// Returns the parameters that the model has and the optimizer has not. With a pipeline and at ZeRO
+// 3 they are listed.
 NamedTensors frozen_parameters(const ShardedCheckpoint& source, const RankModel& rank) {
   std::set<std::string> trained, listed;
   for (const Group& group : rank.groups)

@@ -12,9 +12,9 @@
 namespace anymesh {
 
 // Cuts a checkpoint anew for another mesh, ZeRO stage or precision. The source is an ordinary
-// checkpoint of DeepSpeed, Megatron-DeepSpeed or this program, or a universal folder. The result is the
-// ordinary checkpoint that a job there would have written, and the unmodified load_checkpoint of
-// DeepSpeed, HF Trainer, Accelerate and Lightning takes it:
+// checkpoint of DeepSpeed, Megatron-DeepSpeed or this program, or a universal folder. The result is
+// the ordinary checkpoint that a job there would have written, and the unmodified load_checkpoint
+// of DeepSpeed, HF Trainer, Accelerate and Lightning takes it:
 //
 //   reshard({.input = "ckpt/global_step100", .output = "ckpt6/global_step100",
 //            .target = ReshardTarget::parse("dp=6")}, {});
@@ -25,12 +25,13 @@ namespace anymesh {
 // param_shapes, param_slice_mappings, world sizes, the stage and the precision in ds_config. Values
 // that the files do not tell are named in the report's notes.
 //
-// The checkpoint is first planned from metadata, then streamed (write_files.h), so that memory stays
-// small at any model size. The folder gets its name only when it is complete. It replaces one that
-// this function made, and no other. The leftovers of a killed run in output.tmp are compared and
-// completed. A source that changes meanwhile is an error, and so is a damaged byte.
+// The checkpoint is first planned from metadata, then streamed (write_files.h), so that memory
+// stays small at any model size. The folder gets its name only when it is complete. It replaces one
+// that this function made, and no other. The leftovers of a killed run in output.tmp are compared
+// and completed. A source that changes meanwhile is an error, and so is a damaged byte.
 //
-// Throws a UserError for a target that DeepSpeed cannot train, or that the files do not suffice for.
+// Throws a UserError for a target that DeepSpeed cannot train, or that the files do not suffice
+// for.
 struct ReshardOptions {
   std::filesystem::path input, output;  // tag folders; the input also the folder with `latest`
   ReshardTarget target;

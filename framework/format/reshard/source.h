@@ -22,8 +22,8 @@ struct ReshardSource {
   ExpertSpread experts;                               // as the target spreads them
 };
 
-// Opens the input for the target. Fills in report.from and report.to. Throws a UserError for a target
-// that it cannot have. `checks` must outlive the result.
+// Opens the input for the target. Fills in report.from and report.to. Throws a UserError for a
+// target that it cannot have. `checks` must outlive the result.
 ReshardSource open_source(const ReshardOptions& options, const std::filesystem::path& input,
                           RecordChecksums& checks, ReshardReport& report);
 

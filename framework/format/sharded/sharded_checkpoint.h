@@ -25,9 +25,10 @@ class RecordChecksums;
 //
 // Understands ZeRO 0, 1 (DeepSpeedZeroOptimizer and BF16_Optimizer), 2 and 3, as written by
 // DeepSpeed, Megatron-DeepSpeed and this program, with any optimizer that keeps numbers for each
-// element, or for each row and column (at ZeRO 0 and tp 1). Weights come first. States that are not understood, or cannot be assigned to a parameter
-// with certainty, are left out, and `states_refused` says why. Throws, with names, if rank files
-// are missing or the order of the weights cannot be known.
+// element, or for each row and column (at ZeRO 0 and tp 1). Weights come first. States that are not
+// understood, or cannot be assigned to a parameter with certainty, are left out, and
+// `states_refused` says why. Throws, with names, if rank files are missing or the order of the
+// weights cannot be known.
 
 // Consecutive elements of a shard.
 struct ShardFragment {
@@ -90,8 +91,8 @@ struct ShardedCheckpoint {
   std::vector<NamedTensors> model_tensors;
   std::vector<LayerFile> layers;
   // By mp rank: the optimizer_state_dict of dp rank 0, or at ZeRO 0 the model-states file's
-  // `optimizer`; and the names of each of its groups' parameters, in the optimizer's order. Empty if
-  // the states were refused, or if the weights stand for the masters.
+  // `optimizer`; and the names of each of its groups' parameters, in the optimizer's order. Empty
+  // if the states were refused, or if the weights stand for the masters.
   std::vector<Value> optimizers;
   std::vector<std::vector<std::vector<std::string>>> groups;
   Value optimizer_state;         // contents of the universal optimizer_state.pt

@@ -32,8 +32,8 @@ bool name_mapped_parameters(ShardedCheckpoint& source, const std::vector<Value>&
 // optimizer files.
 void take_older_shapes(ShardedCheckpoint& source, const std::vector<Value>& optimizers);
 
-// Finds ZeRO 3's frozen parameters in `frozen_parts`, which are partitioned as trained parameters are
-// over the optimizer files.
+// Finds ZeRO 3's frozen parameters in `frozen_parts`, which are partitioned as trained parameters
+// are over the optimizer files.
 void read_frozen_of_zero3(ShardedCheckpoint& source);
 
 // Reads `layers` and `model_tensors`. Needs `model_states` and `layer_files`. Throws if a tied
@@ -61,10 +61,9 @@ bool rounds_to(const TensorRecord& master, const TensorRecord& weight);
 
 // state_order.cpp: finds the parameter of each master or state of an optimizer, where neither
 // names nor an order are recorded. `candidates` are all parameters of the model. By value, a master
-// belongs to the only candidate with a weight that it rounds to. By shape, states belong to the only
-// candidate of their shape, or of which they may be factored. Throws Unproven where there is no such
-// candidate.
-// By value, several matching candidates of one size only set `doubt`.
+// belongs to the only candidate with a weight that it rounds to. By shape, states belong to the
+// only candidate of their shape, or of which they may be factored. Throws Unproven where there is
+// no such candidate. By value, several matching candidates of one size only set `doubt`.
 struct Unproven : DamagedFile {
   using DamagedFile::DamagedFile;
 };
@@ -89,8 +88,9 @@ struct OptimizerStates {
 };
 // Returns the states in `entry`, an entry of a base optimizer's state (None before the first step),
 // with the step from there or from the param group. `counts` are the element counts that a flat
-// state may have. `shape` is that of the one parameter that has these states; null if they are flat. Throws if Adam's
-// moments have another size. Other states that do not fit are left out and set states_refused.
+// state may have. `shape` is that of the one parameter that has these states; null if they are
+// flat. Throws if Adam's moments have another size. Other states that do not fit are left out and
+// set states_refused.
 OptimizerStates states_of(ShardedCheckpoint& source, const Value& entry, const Value& group,
                           const std::vector<int64_t>& counts, const Shape* shape = nullptr);
 

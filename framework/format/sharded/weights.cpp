@@ -47,8 +47,9 @@ NamedTensors tensors_of(const LayerFile& layer) {
   return tensors;
 }
 
-// Finds the layer that stages share under the key in `prefix`, which no file records. It is the layer
-// that has all `names`, which are listed under the key, and none that is listed under its number.
+// Finds the layer that stages share under the key in `prefix`, which no file records. It is the
+// layer that has all `names`, which are listed under the key, and none that is listed under its
+// number.
 void name_layer(std::span<LayerFile> layers, const std::set<std::string>& listed,
                 const std::string& prefix, const std::set<std::string>& names) {
   std::vector<LayerFile*> having, alike;  // layers with all `names`; with no others

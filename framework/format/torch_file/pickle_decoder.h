@@ -67,8 +67,8 @@ class PickleDecoder {
   };
 
   // Memory is counted as malloc allocates it, or more: the bound in torch_file.h leaves no room for
-  // rounder figures. The memory of freed containers, memo entries and outgrown buffers is subtracted
-  // again; the rest stays counted.
+  // rounder figures. The memory of freed containers, memo entries and outgrown buffers is
+  // subtracted again; the rest stays counted.
   static constexpr uint64_t block(uint64_t size) {
     if (size >= 1 << 17) return size + 4096;  // pages of its own
     return size == 0 ? 0 : std::max<uint64_t>(24, (size + 23) / 16 * 16 - 8);

@@ -34,8 +34,8 @@ Value read_torch_file(const ZipReader& zip, RecordChecksums* checks = nullptr);
 WriteResult write_torch_file(const std::filesystem::path& path, const Value& value,
                              int threads = kSaveThreads);
 
-// Returns the same file for write_files(). Its layout depends on the path, because the file contains
-// its name.
+// Returns the same file for write_files(). Its layout depends on the path, because the file
+// contains its name.
 StreamedFile streamed_torch_file(const std::filesystem::path& path, const Value& value);
 
 }  // namespace anymesh

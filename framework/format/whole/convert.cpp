@@ -93,8 +93,8 @@ uint32_t count_not_finite(std::span<const std::byte> bytes) {
   return count;
 }
 
-// A file of the universal folder, ready to be written. Its tensor is read from the source during the
-// write.
+// A file of the universal folder, ready to be written. Its tensor is read from the source during
+// the write.
 struct StateFile {
   std::string parameter, state;  // zero/<parameter>/<state>.pt
   Value content;
@@ -202,8 +202,9 @@ void check_names(const ConvertPlan& plan, const ShardedCheckpoint& source) {
   }
 }
 
-// Throws Unreadable if an affine map scales a trained parameter. Its moments could be scaled too, but
-// not the learning rate and epsilon that it shares with others, so that a resumed run would differ.
+// Throws Unreadable if an affine map scales a trained parameter. Its moments could be scaled too,
+// but not the learning rate and epsilon that it shares with others, so that a resumed run would
+// differ.
 void refuse_scaled(const ConvertPlan& plan) {
   for (const auto& [name, parameter] : plan.parameters) {
     if (!parameter.has_moments()) continue;

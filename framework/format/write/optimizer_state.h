@@ -9,8 +9,8 @@
 
 namespace anymesh {
 
-// The state_dict() of one rank's optimizer, with DeepSpeed's keys in DeepSpeed's order. A save makes
-// it from memory (checkpoint/save/optimizer_states.cpp), ds_reshard from files
+// The state_dict() of one rank's optimizer, with DeepSpeed's keys in DeepSpeed's order. A save
+// makes it from memory (checkpoint/save/optimizer_states.cpp), ds_reshard from files
 // (reshard/optimizer_files.cpp):
 //
 //   const Value torch = torch_state({{.settings = settings, .states = {state}}});

@@ -1,4 +1,5 @@
-// Saves of mixtures of experts on several meshes, of each kind, and loads on others. The other tests of saves have dense models.
+// Saves of mixtures of experts on several meshes, of each kind, and loads on others. The other
+// tests of saves have dense models.
 #include "framework/format/layout.h"
 #include "framework/format/torch_file.h"
 #include "framework/format/whole.h"

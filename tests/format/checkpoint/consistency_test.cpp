@@ -1,5 +1,6 @@
-// Checkpoints put together from two saves, or of other ranks' files: whoever opens one refuses it, and
-// names the file and both values. Nothing here has a manifest, as DeepSpeed's checkpoints have none.
+// Checkpoints put together from two saves, or of other ranks' files: whoever opens one refuses it,
+// and names the file and both values. Nothing here has a manifest, as DeepSpeed's checkpoints have
+// none.
 
 #include <sys/inotify.h>
 #include <unistd.h>

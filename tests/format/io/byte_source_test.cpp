@@ -1,7 +1,6 @@
 #include "framework/format/io/byte_source.h"
 
 #include <gmock/gmock.h>
-
 #include <sys/stat.h>
 #include <unistd.h>
 

@@ -122,7 +122,8 @@ TEST_F(Reshard, MegatronsMeshesToAnyOther) {
   }
 }
 
-// DeepSpeed cannot load what BF16_Optimizer saves at ZeRO 0. Its masters and states go on at ZeRO 1.
+// DeepSpeed cannot load what BF16_Optimizer saves at ZeRO 0. Its masters and states go on at ZeRO
+// 1.
 TEST_F(Reshard, Bf16OptimizerOfZeRO0GoesOnAtZeRO1) {
   for (const std::string name :
        {"pipeline-bf16-z0", "pipeline-bf16-z0-dp3", "pipeline-bf16-z0-tp2"}) {

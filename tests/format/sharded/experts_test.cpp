@@ -96,8 +96,8 @@ TEST(ShardLayout, BlocksOfExpertsCoverTheWhole) {
   EXPECT_THROW(ShardLayout::make(shape, {.replicated = true}, 1, 0).block(0, 3), DamagedFile);
 }
 
-// DeepSpeed's older mixtures number the experts of a rank from 0. Their masters round to the weights
-// in the experts' files, which have the numbers of all.
+// DeepSpeed's older mixtures number the experts of a rank from 0. Their masters round to the
+// weights in the experts' files, which have the numbers of all.
 TEST(OlderMixture, HasTheWeightsOfItsFiles) {
   const fs::path tag = fs::path(ANYMESH_CASES) / "moe-ep2" / "checkpoint" / "global_step3";
   const Checkpoint checkpoint = open_checkpoint(tag, 1);

@@ -37,8 +37,8 @@ TEST(Elements, Float8AsTorchReadsIt) {
     EXPECT_TRUE(std::isnan(read(dtype, {static_cast<uint8_t>(nan)})[0])) << dtype_name(dtype);
 }
 
-// Each number of 16 bits stays itself. A float halfway to the next one goes to the even one, and its
-// neighbours to either side.
+// Each number of 16 bits stays itself. A float halfway to the next one goes to the even one, and
+// its neighbours to either side.
 TEST(Elements, RoundsToNearestEven) {
   for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
     const uint16_t infinity = dtype == DType::kFloat16 ? 0x7C00 : 0x7F80;

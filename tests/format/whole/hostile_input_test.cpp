@@ -1,8 +1,8 @@
 // Damages every file of the fixtures in many places. A reader must refuse it, by name, or read the
 // original content, within twice the file's size plus 64 MiB of memory. (Bombs:
 // hostile_bombs_test.) Files that differ in their tensors' values alone share the places: the first
-// one is damaged in all, each other one in every seventh, by turns. The sanitizers have a quarter of
-// the places, and fuzzers beside (tests/fuzz).
+// one is damaged in all, each other one in every seventh, by turns. The sanitizers have a quarter
+// of the places, and fuzzers beside (tests/fuzz).
 
 #include <algorithm>
 #include <map>

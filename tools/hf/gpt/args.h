@@ -18,8 +18,8 @@ std::vector<Setting> settings_of(const GptConfig& gpt);
 // Returns the `args` that a run of this model writes.
 Value args_of_gpt(const GptConfig& gpt);
 
-// Reads the `args` of a checkpoint of ours or of Megatron-DeepSpeed. Throws a DamagedFile that names
-// a missing attribute, or a value that our model cannot have.
+// Reads the `args` of a checkpoint of ours or of Megatron-DeepSpeed. Throws a DamagedFile that
+// names a missing attribute, or a value that our model cannot have.
 GptConfig gpt_of_args(const Value& args);
 
 // Returns the flags that are not at their defaults: "--num-layers 2 --swiglu ...".

@@ -37,8 +37,8 @@ HfImport import_hf(const std::filesystem::path& folder, const std::filesystem::p
                    const ProgressCallback& progress, bool overwrite = false);
 
 // Describes a GPT for AutoModelForCausalLM.from_pretrained(). The family follows from the
-// checkpoint's args (family_of), unless `config` is the config.json of such a model. Weights have no
-// args and need it. Special tokens that nothing gives are left out.
+// checkpoint's args (family_of), unless `config` is the config.json of such a model. Weights have
+// no args and need it. Special tokens that nothing gives are left out.
 HfDescription describe_gpt(const CheckpointReader& checkpoint, const TokenIds& ids,
                            const std::filesystem::path& config = {});
 

@@ -10,9 +10,9 @@
 
 namespace anymesh {
 
-// Everything in which a family of models of transformers differs from the others. Each is a constant
-// in families/ and a word in family.cpp; no other code knows one by its name. A family that needs
-// no new option of the model is such a constant and such a word.
+// Everything in which a family of models of transformers differs from the others. Each is a
+// constant in families/ and a word in family.cpp; no other code knows one by its name. A family
+// that needs no new option of the model is such a constant and such a word.
 struct Family {
   const char *name, *model_type, *architecture;  // "GPT-2", "gpt2", "GPT2LMHeadModel"
 
@@ -31,9 +31,9 @@ struct Family {
   void (*bind)(Keys& keys, GptConfig& gpt);
 
   // The names of tensors by ours, both without .weight and .bias, and ours without "2.": JSON. A
-  // list has q, k and v, or gate and up. Those of a layer's parts follow "layers", the layer's number
-  // and a dot; those of an expert also "mlp.experts", its number and a dot. All but the head's
-  // follow "base", which files of the bare model leave out.
+  // list has q, k and v, or gate and up. Those of a layer's parts follow "layers", the layer's
+  // number and a dot; those of an expert also "mlp.experts", its number and a dot. All but the
+  // head's follow "base", which files of the bare model leave out.
   const char* tensors = "{}";
   bool experts = false;     // in place of MLPs
   bool transposed = false;  // linear layers keep [in, out]

@@ -23,7 +23,7 @@ using Json = nlohmann::ordered_json;
 //
 //   keys.bind("rms_norm_eps", gpt.layernorm_epsilon);   the field is read from it, or written to it
 //   keys.always("use_sliding_window", false);           the only value: others are refused
-//   keys.require("use_bias", true);                     as above, but left to the class when written
+//   keys.require("use_bias", true);                     as above, but left to the class
 //   keys.ignore({"layerdrop"});                         read without an effect, never written
 //   keys.put("pad_token_id", nullptr);                  written alone
 //   keys.set(gpt.add_qkv_bias, true);                   no key: all models of the family have it

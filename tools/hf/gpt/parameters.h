@@ -26,7 +26,7 @@ namespace anymesh {
 //   <L+3>.lm_head, untied                lm_head            lm_head
 //
 //   T  transposed: Conv1D keeps [in, out]
-//   G  ours are, for each group, the rows [q, ..., q, key, value]; theirs all q, all keys, all values
+//   G  ours are, for each group, the rows [q, ..., q, key, value]; theirs all q, all k, all v
 //
 // Rotary positions turn the same pairs of elements on both sides, so no row moves for them.
 // `other_name` is that of a run without a pipeline. In the order of gpt_parameters().

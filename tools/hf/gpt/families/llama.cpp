@@ -199,7 +199,8 @@ constexpr Family kQwen3{.name = "Qwen 3",
                         .defaults = R"({"head_dim": 128})",
                         .bind = bind_qwen3};
 
-// Gemma 1: a Llama with GeGLU, norms of 1 + weight and embeddings scaled by the root of their width.
+// Gemma 1: a Llama with GeGLU, norms of 1 + weight and embeddings scaled by the root of their
+// width.
 constexpr Family kGemma{.name = "Gemma",
                         .model_type = "gemma",
                         .architecture = "GemmaForCausalLM",
