@@ -218,7 +218,6 @@ void check_same_shapes(const Value& state, const Value& first) {
     for (const auto& all : {shapes, expected})
       for (const auto& [name, shape] : all) names.insert(name);
     for (const std::string& name : names) {
-      if (!shapes.contains(name) || !expected.contains(name)) continue;
       const auto text = [&](const auto& all) {
         return all.contains(name) ? all.at(name) : "absent";
       };

@@ -407,7 +407,9 @@ TEST_F(Convert, NamesThatAreNoFoldersAreRefused) {
     groups[0] = Value::ordered_dict(entries);
     v.set(keys::kParamShapes, Value::list(groups));
   };
-  auto tag = changed("z3-fp32-dp3-frozen", zero3_model_states_file(0, 0), rename);
+  fs::path tag;
+  for (int dp = 0; dp < 3; ++dp)
+    tag = changed("z3-fp32-dp3-frozen", zero3_model_states_file(dp, 0), rename);
   EXPECT_NE(refusal(options(tag)).find("cannot name a folder"), std::string::npos);
   const fs::path cases = fs::path(ANYMESH_TEST_DATA) / "deepspeed/cases";
   const std::string long_name = refusal(options(cases / "name-long/checkpoint/global_step3"));
@@ -435,7 +437,9 @@ TEST_F(Convert, NamesThatAreNoFoldersAreExported) {
       groups[0] = Value::ordered_dict(entries);
       v.set(keys::kParamShapes, Value::list(groups));
     };
-    const auto tag = changed("z3-fp32-dp3-frozen", zero3_model_states_file(0, 0), rename);
+    fs::path tag;
+    for (int dp = 0; dp < 3; ++dp)
+      tag = changed("z3-fp32-dp3-frozen", zero3_model_states_file(dp, 0), rename);
     export_fp32({.checkpoint = tag, .output = folder_ / "w"}, {});
     EXPECT_TRUE(read_torch_file(folder_ / "w" / kWeightsFile).contains(name));
     fs::remove_all(tag);
