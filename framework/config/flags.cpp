@@ -141,7 +141,7 @@ void check_value(const FlagTable::Flag& flag) {
   const Setting::Value value = value_of(flag.field);
   check_choice(flag);
   const double number = number_of(value);
-  const bool is_missing = !is_changed(flag);
+  const bool is_missing = flag.origin.empty() && !is_changed(flag);
   if (!is_missing &&
       !(number < rule.least || number > rule.most || number <= rule.above || number >= rule.below))
     return;
@@ -256,8 +256,9 @@ bool FlagTable::holds(std::string_view condition) const {
 
 void FlagTable::check(size_t first) const {
   for (const Flag& flag : std::span(flags_).subspan(first)) {
-    if (!is_changed(flag) && flag.rule.shown != "required") continue;
-    check_value(flag);
+    const bool changed = is_changed(flag);
+    if (changed || flag.rule.shown == "required") check_value(flag);
+    if (!changed && flag.origin.empty()) continue;
     for (const std::string_view need : flag.rule.needs) {
       if (holds(need)) continue;
       const std::string_view asked = condition_of(need);
