@@ -89,7 +89,9 @@ void read_layers(ShardedCheckpoint& source, int threads, RecordChecksums* checks
       if (name.starts_with(kTiedModules) && dot != std::string::npos)
         shared[name.substr(0, dot + 1)].insert(name.substr(dot + 1));
     }
-    const auto own = std::ranges::equal_range(source.layers, tp, {}, &LayerFile::tp_rank);
+    const std::span<LayerFile> own(
+        std::ranges::lower_bound(source.layers, tp, {}, &LayerFile::tp_rank),
+        std::ranges::upper_bound(source.layers, tp, {}, &LayerFile::tp_rank));
     for (const auto& [prefix, names] : shared) name_layer(own, listed, prefix, names);
   }
 }
