@@ -272,7 +272,10 @@ TEST(ByteLevel, IdsAreBytes) {
 }
 
 TEST(MakeTokenizer, RefusesFlagsThatDoNotFit) {
-  const std::tuple<const char*, const char*, const char*, const char*, const char*> cases[] = {
+  struct Case {
+    const char *type, *vocab, *merges, *model, *expected;
+  };
+  const Case cases[] = {
       {"BertWordPieceCase", "", "", "", "--tokenizer-type BertWordPieceCase: expected"},
       {"GPT2BPETokenizer", "v", "", "", "needs --vocab-file and --merge-file"},
       {"GPT2BPETokenizer", "/no/v", "/no/m", "", "/no/v: cannot open"},
@@ -280,8 +283,8 @@ TEST(MakeTokenizer, RefusesFlagsThatDoNotFit) {
       {"ByteLevelTokenizer", "", "", "m", "ByteLevelTokenizer takes no --tokenizer-model"},
       {"SentencePieceTokenizer", "", "", "", "SentencePieceTokenizer takes --tokenizer-model"},
       {"HFTokenizer", "v", "", "m", "takes --tokenizer-model, and no vocabulary or merge file"}};
-  for (const auto& [type, vocab, merges, model, expected] : cases)
-    EXPECT_REFUSES(make_tokenizer(type, vocab, merges, model), expected);
+  for (const Case& c : cases)  // clang 14 captures no structured bindings
+    EXPECT_REFUSES(make_tokenizer(c.type, c.vocab, c.merges, c.model), c.expected);
 }
 
 }  // namespace
