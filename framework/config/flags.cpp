@@ -110,17 +110,23 @@ std::string said(const FlagTable::Flag& flag) {
 
 bool is_changed(const FlagTable::Flag& flag) { return value_of(flag.field) != flag.default_value; }
 
+double number_of(const Setting::Value& value) {
+  if (auto* p = std::get_if<int64_t>(&value)) return static_cast<double>(*p);
+  auto* p = std::get_if<double>(&value);
+  return p ? *p : std::nan("");
+}
+
+// Whether the value is a switch that is off, 0 or empty. Such a value needs no other flag.
+bool asks_for_nothing(const FlagTable::Flag& flag) {
+  return std::holds_alternative<bool*>(flag.field) ||
+         words_of(flag, value_of(flag.field)).empty() || number_of(value_of(flag.field)) == 0;
+}
+
 void check_choice(const FlagTable::Flag& flag) {
   const auto* text = std::get_if<std::string*>(&flag.field);
   const std::vector<std::string>& choices = flag.rule.choices;
   if (text && !choices.empty() && std::ranges::find(choices, **text) == choices.end())
     throw UserError(said(flag) + ": expected one of " + joined(choices));
-}
-
-double number_of(const Setting::Value& value) {
-  if (auto* p = std::get_if<int64_t>(&value)) return static_cast<double>(*p);
-  auto* p = std::get_if<double>(&value);
-  return p ? *p : std::nan("");
 }
 
 // "must be in [0, 1)", "must be positive".
@@ -141,7 +147,7 @@ void check_value(const FlagTable::Flag& flag) {
   const Setting::Value value = value_of(flag.field);
   check_choice(flag);
   const double number = number_of(value);
-  const bool is_missing = flag.origin.empty() && !is_changed(flag);
+  const bool is_missing = !is_changed(flag);
   if (!is_missing &&
       !(number < rule.least || number > rule.most || number <= rule.above || number >= rule.below))
     return;
@@ -256,9 +262,8 @@ bool FlagTable::holds(std::string_view condition) const {
 
 void FlagTable::check(size_t first) const {
   for (const Flag& flag : std::span(flags_).subspan(first)) {
-    const bool changed = is_changed(flag);
-    if (changed || flag.rule.shown == "required") check_value(flag);
-    if (!changed && flag.origin.empty()) continue;
+    if (is_changed(flag) || flag.rule.shown == "required") check_value(flag);
+    if (!is_changed(flag) && (flag.origin.empty() || asks_for_nothing(flag))) continue;
     for (const std::string_view need : flag.rule.needs) {
       if (holds(need)) continue;
       const std::string_view asked = condition_of(need);

@@ -3,6 +3,7 @@
 
 #include "framework/util/format.h"
 #include "tests/config/support.h"
+#include "tests/support/message_of.h"
 
 namespace anymesh {
 namespace {
@@ -63,12 +64,19 @@ TEST_F(Rules, NameFlagsAndValuesThatExist) {
   }
 }
 
-TEST_F(Rules, RefuseNoDefault) {
+// It may be given where it has an effect.
+TEST_F(Rules, RefuseADefaultOnlyWithoutWhatItNeeds) {
   for (const FlagTable::Flag& flag : flags.flags()) {
     const auto* text = std::get_if<std::string>(&flag.default_value);
     GptCommandLine line;
     if (text && !text->empty()) {
-      EXPECT_NO_THROW(line.read(std::vector{"--" + flag.name, *text})) << flag.name;
+      const std::string message = message_of([&] {
+        line.read(std::vector{"--" + flag.name, *text});
+      });
+      if (!message.empty()) {
+        EXPECT_THAT(message, HasSubstr(" has no effect without ")) << flag.name;
+        EXPECT_FALSE(flag.rule.needs.empty()) << flag.name;
+      }
     }
   }
 }

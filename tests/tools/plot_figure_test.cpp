@@ -133,7 +133,7 @@ TEST_F(PlotFigureTest, RecordsGoOn) {
 
 TEST_F(PlotFigureTest, HostileRecordsAreRefused) {
   const std::string mesh = "bad.jsonl: expected the start of a run with a mesh of 1 to 1000000";
-  for (const auto& [text, error] : std::vector<std::pair<std::string, std::string>>{
+  for (const auto& hostile : std::vector<std::pair<std::string, std::string>>{
            {"{\"event\":\"step\"}\n", mesh},
            {record(-1, 1, 1, 0), mesh},
            {record(9999, 9999, 1, 0), mesh},
@@ -141,8 +141,8 @@ TEST_F(PlotFigureTest, HostileRecordsAreRefused) {
            {record(1, 1, 1, 0, {"--num-layer 4"}), "'--num-layer 4': unknown flag --num-layer"},
            {record(1, 1, 1, 0, {"--num-layers four"}), "expected an integer"},
            {replaced(record(1, 1, 1, 0), "\"tp\":1", "\"tp\":2"), "does not fit its flags"}})
-    EXPECT_THAT(message_of([&] { settings_of(record_of(write("bad.jsonl", text))); }),
-                HasSubstr(error));
+    EXPECT_THAT(message_of([&] { settings_of(record_of(write("bad.jsonl", hostile.first))); }),
+                HasSubstr(hostile.second));
 }
 
 TEST_F(PlotFigureTest, CellsAndBarsShowTheirNumbers) {
