@@ -154,10 +154,12 @@ void Checkpoint::take(std::shared_ptr<const ShardedCheckpoint> ranks) {
   optimizer_state = ranks->optimizer_state;
   states_refused = ranks->states_refused;
   weights_rounded = ranks->weights_rounded;
-  merger_ = std::make_shared<Merger>(ranks, merge_info(*ranks));
+  const int tp_size = ranks->tp_size;
+  UniversalInfo info = merge_info(*ranks);
+  merger_ = std::make_shared<Merger>(std::move(ranks), std::move(info));
   merger_->merge_all([](const std::string&, const SavedParameter&) {});  // or throws
   names_ = merger_->names();
-  add_buffers_of_zero3(ranks->tp_size);
+  add_buffers_of_zero3(tp_size);
 }
 
 void Checkpoint::add(const std::string& name, const TensorRecord& tensor) {
