@@ -136,7 +136,7 @@ void check_masters(const Value& model_states, const Value& fp32, const Checkpoin
                    RecordChecksums& checks) {
   const Value module = model_states.at(keys::kModule);
   if (!module || run.optimizer.stage().partitions_parameters()) return;
-  checks.peek(true);  // whoever wants the tensors reads them again
+  const RecordChecksums::Peek peek(&checks);  // whoever wants the tensors reads them again
   for (size_t g = 0; g < run.optimizer.groups().size(); ++g) {
     const Group& group = run.optimizer.groups()[g];
     const auto largest = std::ranges::max_element(
@@ -151,7 +151,6 @@ void check_masters(const Value& model_states, const Value& fp32, const Checkpoin
     expect_rounded(spec.name, fp32.at(g).as_tensor().slice(largest->partition_start, {count}),
                    weight.as_tensor().slice(largest->param_start, {count}));
   }
-  checks.peek(false);
 }
 
 // Whether the optimizer's states have our layout: one per parameter or group, each with its step,

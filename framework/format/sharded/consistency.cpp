@@ -268,9 +268,8 @@ void check_contents(const ShardedCheckpoint& source, bool sample, RecordChecksum
     }
   }
   if (!sample || source.stage == 0) return;  // ZeRO 0's weights have told its masters apart
-  if (checks) checks->peek(true);
+  const RecordChecksums::Peek peek(checks);
   check_sample(source, weights);
-  if (checks) checks->peek(false);
 }
 
 }  // namespace anymesh

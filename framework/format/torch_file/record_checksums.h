@@ -39,9 +39,21 @@ class RecordChecksums {
   };
   // Sets whether reads from now on are counted (false if another reader counts the same bytes).
   void count(bool counts) { counts_ = counts; }
-  // Sets whether reads from now on leave no trace: a record of which nothing else is read stays
-  // unchecked.
-  void peek(bool peeks) { peeks_ = peeks; }
+  // While one lives, reads of parts leave no trace: a record of which nothing else is read stays
+  // unchecked. `checks` may be null.
+  class Peek {
+   public:
+    explicit Peek(RecordChecksums* checks) : checks_(checks) { set(true); }
+    ~Peek() { set(false); }
+    Peek(const Peek&) = delete;
+    Peek& operator=(const Peek&) = delete;
+
+   private:
+    void set(bool peeks) {
+      if (checks_) checks_->peeks_ = peeks;
+    }
+    RecordChecksums* checks_;
+  };
   // Returns a Part for each record that was read in part or whole. Throws if a record that was
   // read completely is damaged.
   std::vector<Part> finish_own() const;
