@@ -40,10 +40,10 @@ double activation_bytes(const Config& config, int64_t width, bool is_last_stage)
                    static_cast<double>(model.kept_input) / (mesh.sequence_parallel ? mesh.tp : 1),
                inside = static_cast<double>(model.kept_inside) / mesh.tp,
                logits = static_cast<double>(is_last_stage ? model.padded_vocab_size : 0) / mesh.tp,
-               recomputed = config.engine.activation_checkpointing ? 0 : layers;
+               insides = config.engine.activation_checkpointing ? 0 : layers;  // not recomputed
   const bool is_trained = config.engine.freeze.empty();  // else a layer may keep nothing
   return static_cast<double>(width) * tokens *
-         (logits + (is_trained ? layers * input + recomputed * inside : 0));
+         (logits + (is_trained ? layers * input + insides * inside : 0));
 }
 
 void check_memory(const StageModule& stage, const Config& config, const ProcessGrid& grid,

@@ -267,6 +267,17 @@ void print_memory(const AllocationGauge& allocations, const Engine& engine, Comm
   record.add(record_of(rows));
 }
 
+void train(Trainer& trainer, Engine& engine) {
+  try {
+    while (const auto batches = trainer.next_batch())
+      trainer.end_step(engine.train_batch(*batches));
+  } catch (const CollectiveError&) {
+    trainer.finish_save();  // a step that fails leaves it as it is
+    throw;
+  }
+  trainer.finish();
+}
+
 // A rank's program, from its flags to the last save. Errors that every rank finds alike (flags,
 // files) are thrown as CollectiveError. Any error ends the job.
 void run(CommandLine& line, const Job& job) try {
@@ -311,16 +322,7 @@ void run(CommandLine& line, const Job& job) try {
   if (config.checkpoint.async_save) engine.reserve_snapshot();
 
   Trainer trainer(config, plan, engine, data, interruption, record);
-  if (trainer.start()) {
-    try {
-      while (const auto batches = trainer.next_batch())
-        trainer.end_step(engine.train_batch(*batches));
-    } catch (const CollectiveError&) {
-      trainer.finish_save();  // a step that fails leaves it as it is
-      throw;
-    }
-    trainer.finish();
-  }
+  if (trainer.start()) train(trainer, engine);
   if (allocations) print_memory(*allocations, engine, world, record);
 } catch (...) {
   end_job(line.flags.program(), job);
