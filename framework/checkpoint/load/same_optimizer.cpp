@@ -55,12 +55,10 @@ std::string other_optimizer(const Value& chosen, bool with_decay) {
 
 // Returns the dicts that may hold torch's `param_groups` or `state`, at any ZeRO stage.
 std::vector<Value> holders_of(const Value& optimizer_state) {
-  std::vector<Value> holders;
-  if (optimizer_state.is_dict()) holders.push_back(optimizer_state);
+  if (!optimizer_state.is_dict()) return {};
+  std::vector<Value> holders{optimizer_state};
   for (const auto key : {keys::kBaseOptimizerState, keys::kOptimizerStateDict})
-    if (const Value inner = optimizer_state.is_dict() ? optimizer_state.find(key) : Value();
-        inner.is_dict())
-      holders.push_back(inner);
+    if (const Value inner = optimizer_state.find(key); inner.is_dict()) holders.push_back(inner);
   return holders;
 }
 
