@@ -193,7 +193,7 @@ RANKS_TEST_F(EngineApi, CustomLoadFunction) {
   GptConfig grown = tiny();
   grown.vocab_size = 40;
   TinyRun other(kSplit, 3, {.gpt = grown});
-  const CustomLoadFn grow = [](const CheckpointReader& source,
+  const CustomLoadFn grow = [](const Checkpoint& source,
                                const ParamSpec& spec) -> std::optional<torch::Tensor> {
     if (!spec.vocabulary) return std::nullopt;
     torch::Tensor whole = torch::zeros(spec.shape);
@@ -206,10 +206,10 @@ RANKS_TEST_F(EngineApi, CustomLoadFunction) {
   other.engine.load_checkpoint(folder_, {.custom_load_fn = grow});
   EXPECT_EQ(other.engine.state().iteration, 2);
   other.engine.save_checkpoint(folder_ / "grown");
-  const CheckpointReader before = open_checkpoint(folder_, 1),
-                         after = open_checkpoint(folder_ / "grown", 1);
+  const Checkpoint before = open_checkpoint(folder_, 1),
+                   after = open_checkpoint(folder_ / "grown", 1);
   for (const std::string& name : before.names()) {
-    const auto tensor = [&name](const CheckpointReader& checkpoint, std::string_view state) {
+    const auto tensor = [&name](const Checkpoint& checkpoint, std::string_view state) {
       const TensorRecord record = checkpoint.parameter(name).state(state);
       torch::Tensor out = torch::empty(record.shape, torch::kFloat);
       read_elements(record, 0, out.view(-1), name);

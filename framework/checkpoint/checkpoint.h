@@ -50,7 +50,7 @@ struct SaveOptions {
 // checkpoint: from another name, a smaller vocabulary, ... Returns nullopt to load the parameter as
 // usual. Each rank keeps its part. The moments are the checkpoint's, if it has any of this name and
 // shape. The function must not communicate, or keep anything that it opens from `source`.
-using CustomLoadFn = std::function<std::optional<torch::Tensor>(const CheckpointReader& source,
+using CustomLoadFn = std::function<std::optional<torch::Tensor>(const Checkpoint& source,
                                                                 const ParamSpec& parameter)>;
 
 // The arguments of DeepSpeedEngine.load_checkpoint, with its names and defaults, followed by ours.

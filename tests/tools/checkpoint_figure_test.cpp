@@ -34,7 +34,7 @@ TEST_F(Ckpt, FigureOfAParameterNamesItsPlaces) {
   const std::string name = "3.mlp.dense_4h_to_h.weight";
   const Figure figure = parameter_figure(fixture(kMesh) / "checkpoint", name);
   EXPECT_EQ(figure.title, name + " [64, 256]");
-  const WholeParameter parameter = open_checkpoint(tag_of(kMesh), 2).parameter(name);
+  const SavedParameter parameter = open_checkpoint(tag_of(kMesh), 2).parameter(name);
   for (const ParameterShard& shard : parameter.shards)
     for (const auto& [state, held] : shard.states) {
       const FileRange place = held.fragments.at(0).bytes->places(0, 4 * 8192).at(0);
@@ -54,7 +54,7 @@ TEST_F(Ckpt, FiguresOfParametersHaveNoHoles) {
   for (const char* saved : {"z0-fp32-tp2dp2", "z2-bf16-dp3", "z1-bf16-tp2pp1dp1-llama",
                             "z1-bf16-tp2pp2dp1", "z3-fp32-dp3-frozen"}) {
     const auto tag = tag_of(saved);
-    const CheckpointReader whole = open_checkpoint(tag, 2);
+    const Checkpoint whole = open_checkpoint(tag, 2);
     for (const std::string& name : whole.names()) {
       const std::vector<Rectangle> parts = parts_of(parameter_figure(tag, name).body);
       double area = 0, right = 0, bottom = 0, left = INFINITY, top = INFINITY;

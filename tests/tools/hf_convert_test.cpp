@@ -254,7 +254,7 @@ TEST_F(HfFolder, PrintsTheFlagsOfTheModel) {
 TEST_F(HfFolder, ExportsWeightsWithAConfigAlone) {
   write(tiny("gpt2"));
   import_hf(theirs_, save_, {});
-  const CheckpointReader imported = open_checkpoint(save_, 1);
+  const Checkpoint imported = open_checkpoint(save_, 1);
   std::vector<Value::Entry> entries;
   for (const std::string& name : imported.names())
     entries.emplace_back(name, imported.parameter(name).weight());
@@ -347,11 +347,10 @@ TEST_F(HfFolder, ExportsWhatMegatronWrote) {
     const HfExport out = export_gpt({.checkpoint = checkpoint, .output = back_});
     EXPECT_EQ(out.model, find_family(family)->name);
     import_hf(back_, save_, {});
-    const CheckpointReader before = open_checkpoint(checkpoint, 1),
-                           after = open_checkpoint(save_, 1);
+    const Checkpoint before = open_checkpoint(checkpoint, 1), after = open_checkpoint(save_, 1);
     ASSERT_EQ(before.names().size(), after.names().size());
     for (const HfParameter& parameter : describe_gpt(before, {}).parameters) {
-      const WholeParameter theirs =
+      const SavedParameter theirs =
           before.parameter(before.contains(parameter.name) ? parameter.name : parameter.other_name);
       EXPECT_EQ(floats(*after.parameter(parameter.name).weight().bytes),
                 floats(*theirs.weight().bytes))

@@ -20,7 +20,7 @@ class HfDescriptions : public TempFolder {
                                  {"up", float_tensor({3, 2}, {0, 1, 2, 3, 4, 5})}});
   }
   HfExport export_as(const HfDescription& description) {
-    const auto describe = [&](const CheckpointReader&, const TokenIds&) { return description; };
+    const auto describe = [&](const Checkpoint&, const TokenIds&) { return description; };
     return export_hf({.checkpoint = weights_, .output = out_}, describe, {});
   }
   std::string refusal(const std::vector<HfParameter>& parameters,
@@ -54,7 +54,7 @@ TEST_F(HfDescriptions, SayNamesShapesOrderAndElements) {
   EXPECT_EQ(report.model, "Perceptron");
   EXPECT_THAT(report.notes, ElementsAre("a note"));
   EXPECT_EQ(read_file(out_ / kHfConfigFile), "{\"model_type\": \"mine\"}");
-  const CheckpointReader exported = open_checkpoint(out_, 1);
+  const Checkpoint exported = open_checkpoint(out_, 1);
   EXPECT_THAT(exported.names(), ElementsAre("one", "two"));
   EXPECT_EQ(exported.parameter("one").shape, (Shape{2, 1}));
   EXPECT_THAT(floats(*exported.parameter("one").weight().bytes), ElementsAre(44, 55));
@@ -104,7 +104,7 @@ TEST_F(HfDescriptions, GetTheIdsOfTheTokenizersFiles) {
   fs::create_directory(folder_ / "tokenizer");
   write_file(folder_ / "tokenizer" / "generation_config.json", "{\"eos_token_id\": [2, 5]}");
   TokenIds found;
-  const auto describe = [&](const CheckpointReader&, const TokenIds& ids) {
+  const auto describe = [&](const Checkpoint&, const TokenIds& ids) {
     found = ids;
     return HfDescription{.config = "{}", .parameters = {up_, scale_}};
   };
@@ -122,7 +122,7 @@ int run(const std::vector<std::string>& words, const DescribeHf& describe) {
 }
 
 TEST_F(HfDescriptions, MakeAProgram) {
-  const auto describe = [&](const CheckpointReader&, const TokenIds&) {
+  const auto describe = [&](const Checkpoint&, const TokenIds&) {
     return HfDescription{.model = "MLP", .config = "{}", .parameters = {up_, scale_}};
   };
   testing::internal::CaptureStdout();

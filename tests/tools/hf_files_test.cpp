@@ -202,7 +202,7 @@ TEST_F(HfFiles, OfAnotherDtypeAreRoundedOnce) {
     export_gpt({.checkpoint = folder_ / "again", .output = folder_ / "twice", .dtype = dtype});
     expect_same(back_, folder_ / "twice");
   }
-  const auto describe = [](const CheckpointReader&, const TokenIds&) {
+  const auto describe = [](const Checkpoint&, const TokenIds&) {
     return HfDescription{.config = R"({"torch_dtype": "float32"})",
                          .parameters = {{.name = "a", .shape = {2}, .theirs = {{"b", {2}}}}}};
   };

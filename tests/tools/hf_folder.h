@@ -52,7 +52,7 @@ class HfFolder : public TempFolder {
   }
 
   void expect_same(const fs::path& a, const fs::path& b) {
-    const CheckpointReader first = open_checkpoint(a, 1), second = open_checkpoint(b, 1);
+    const Checkpoint first = open_checkpoint(a, 1), second = open_checkpoint(b, 1);
     ASSERT_EQ(first.names(), second.names());
     EXPECT_GT(first.names().size(), 10u);
     for (const std::string& name : first.names()) {

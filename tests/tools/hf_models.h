@@ -40,7 +40,7 @@ inline HfModel tiny(const std::string& model_type) {
 
 inline HfExport export_gpt(const HfExportOptions& options,
                            const std::filesystem::path& config = {}) {
-  const auto describe = [&](const CheckpointReader& checkpoint, const TokenIds& ids) {
+  const auto describe = [&](const Checkpoint& checkpoint, const TokenIds& ids) {
     return describe_gpt(checkpoint, ids, config);
   };
   return export_hf(options, describe, {});

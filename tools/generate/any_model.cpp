@@ -13,7 +13,7 @@ std::string description(const std::string& program) {
 }
 
 // Returns the vocabulary that the run had.
-int vocabulary_of(const CheckpointReader& checkpoint) {
+int vocabulary_of(const Checkpoint& checkpoint) {
   const Value info = checkpoint.metadata.find(keys::kUniversalInfo).value_or(Value::dict());
   const int64_t size = info.at(keys::kOriginalVocabSize).as_int();
   if (size < 1 || size > INT32_MAX)
@@ -22,7 +22,7 @@ int vocabulary_of(const CheckpointReader& checkpoint) {
 }
 
 // Sets the model's flags from the checkpoint, and the least of the framework's that a run needs.
-ModelFacts settle(ModelDefinition& model, Config& config, const CheckpointReader& checkpoint) {
+ModelFacts settle(ModelDefinition& model, Config& config, const Checkpoint& checkpoint) {
   const Value args = run_args(checkpoint);
   FlagTable flags("", "");
   model.add_flags(flags);

@@ -39,7 +39,7 @@ struct GptSetup : TextSetup {
 
 // Returns the checkpoint's model. Vocabulary and width must fit the checkpoint's table, so that
 // nothing larger than the checkpoint is ever made.
-GptConfig model_of(const CheckpointReader& checkpoint, const GptFlags& flags) {
+GptConfig model_of(const Checkpoint& checkpoint, const GptFlags& flags) {
   const std::string path = checkpoint.path.string();
   GptConfig gpt = flags.gpt;
   if (const Value args = args_of(checkpoint)) {

@@ -195,7 +195,7 @@ void print_notes(const std::string& program, const TextSetup& setup) {
     std::fprintf(stderr, "%s: note: %s\n", program.c_str(), printable_message(note).c_str());
 }
 
-void load_weights(StageModule& model, const ProcessGrid& grid, const CheckpointReader& checkpoint) {
+void load_weights(StageModule& model, const ProcessGrid& grid, const Checkpoint& checkpoint) {
   std::set<std::string> left;
   for (const std::string& name : checkpoint.names()) left.insert(checkpoint.first_name(name));
   for (const ParamSpec& spec : model.params())

@@ -47,7 +47,7 @@ struct Prompt {
 
 // Everything but the model. Only metadata has been read, nothing of the model's size.
 struct TextSetup {
-  CheckpointReader checkpoint;
+  Checkpoint checkpoint;
   std::unique_ptr<Tokenizer> tokenizer;
   std::vector<Prompt> prompts;
   int window = 0;                  // tokens that the model reads at a time
@@ -67,7 +67,7 @@ void print_notes(const std::string& program, const TextSetup& setup);
 
 // Fills the model in fp32 from the checkpoint's masters. Throws for parameters that are missing,
 // left over or of another shape.
-void load_weights(StageModule& model, const ProcessGrid& grid, const CheckpointReader& checkpoint);
+void load_weights(StageModule& model, const ProcessGrid& grid, const Checkpoint& checkpoint);
 
 // Writes a text behind each of setup.prompts to stdout, the first as it comes, and the times to
 // stderr. All texts are read up to the same position. There, a text whose prompt goes on takes its

@@ -51,16 +51,16 @@ std::string type_beside(const fs::path& checkpoint) {
 
 }  // namespace
 
-Value args_of(const CheckpointReader& checkpoint) {
+Value args_of(const Checkpoint& checkpoint) {
   return checkpoint.metadata ? checkpoint.metadata.find(keys::kArgs) : Value();
 }
 
-Value run_args(const CheckpointReader& checkpoint, const std::string& cure) {
+Value run_args(const Checkpoint& checkpoint, const std::string& cure) {
   if (const Value args = args_of(checkpoint)) return args;
   throw DamagedFile(checkpoint.path.string() + ": has no args, which define the model; " + cure);
 }
 
-TokenizerChoice tokenizer_of(const CheckpointReader& checkpoint, TokenizerChoice given) {
+TokenizerChoice tokenizer_of(const Checkpoint& checkpoint, TokenizerChoice given) {
   const fs::path path = fs::absolute(checkpoint.path).lexically_normal();
   const Value args = args_of(checkpoint);
   const auto of_run = [&](const char* dest) {

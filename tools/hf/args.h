@@ -12,9 +12,9 @@ namespace anymesh {
 
 // Returns the run's args in a checkpoint's metadata; None if it has none. The flag --num-layers is
 // the attribute num_layers.
-Value args_of(const CheckpointReader& checkpoint);
+Value args_of(const Checkpoint& checkpoint);
 // Throws a DamagedFile where args_of() returns None; `cure` ends the message.
-Value run_args(const CheckpointReader& checkpoint,
+Value run_args(const Checkpoint& checkpoint,
                const std::string& cure = "give a checkpoint of a run");
 
 // A tokenizer as its flags describe it (framework/data/tokenizers/tokenizer.h).
@@ -33,7 +33,7 @@ struct TokenizerChoice {
 //                                vocab.json and merges.txt
 //
 // The type is empty if nothing gives it. A file that is not found stays as the run named it.
-TokenizerChoice tokenizer_of(const CheckpointReader& checkpoint, TokenizerChoice given = {});
+TokenizerChoice tokenizer_of(const Checkpoint& checkpoint, TokenizerChoice given = {});
 
 // "--tokenizer-type T --vocab-file F ...", for the shell.
 std::string flags_of(const TokenizerChoice& choice);

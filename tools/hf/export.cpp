@@ -72,7 +72,7 @@ void expect_no_more(const fs::path& folder, const std::vector<std::string>& othe
 }
 
 // Returns the imported model's ids, else those of the tokenizer in `folder`, else the run's.
-TokenIds token_ids_of(const CheckpointReader& checkpoint, const fs::path& folder) {
+TokenIds token_ids_of(const Checkpoint& checkpoint, const fs::path& folder) {
   TokenIds ids;
   if (const Value args = args_of(checkpoint))
     for (const char* name : kTokenIds)
@@ -82,8 +82,7 @@ TokenIds token_ids_of(const CheckpointReader& checkpoint, const fs::path& folder
 }
 
 // Returns the model's tensors by their exported names. Throws if the checkpoint has others.
-NamedTensors tensors_of(const CheckpointReader& checkpoint, const HfDescription& model,
-                        DType dtype) {
+NamedTensors tensors_of(const Checkpoint& checkpoint, const HfDescription& model, DType dtype) {
   std::set<std::string> left(checkpoint.names().begin(), checkpoint.names().end()), names;
   NamedTensors tensors;
   for (const HfParameter& parameter : model.parameters) {
@@ -121,7 +120,7 @@ HfExport export_hf(const HfExportOptions& options, const DescribeHf& describe,
   expect_no_more(output, others);
   OutputFolder out(output, kWhat, kExport);
   const SourceFiles sources(path);
-  const CheckpointReader checkpoint = open_checkpoint(path, write_threads());
+  const Checkpoint checkpoint = open_checkpoint(path, write_threads());
   HfDescription model = describe(checkpoint, token_ids_of(checkpoint, tokenizer));
   const Texts texts = texts_of(model, options.dtype, carried);
   if (texts.contains(kHfGenerationFile)) others.emplace_back(kHfGenerationFile);

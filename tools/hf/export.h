@@ -56,7 +56,7 @@ struct HfDescription {
 
 // Describes the model of a checkpoint, mostly from its args (args.h). `ids` are those of the
 // imported model, else of the tokenizer's files, else of the tokenizer of the checkpoint's run.
-using DescribeHf = std::function<HfDescription(const CheckpointReader&, const TokenIds& ids)>;
+using DescribeHf = std::function<HfDescription(const Checkpoint&, const TokenIds& ids)>;
 
 // The checkpoint is ours, ordinary (of any mesh and ZeRO stage) or universal, or weights exported
 // from one. The folder appears when it is whole. It replaces an earlier export of that name,

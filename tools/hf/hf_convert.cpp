@@ -106,7 +106,7 @@ void run_import(const HfExportOptions& options, bool overwrite) {
 int convert(const Command& command) {
   if (command.name == "export")
     return export_and_report(command.options,
-                             [&](const CheckpointReader& checkpoint, const TokenIds& ids) {
+                             [&](const Checkpoint& checkpoint, const TokenIds& ids) {
                                return describe_gpt(checkpoint, ids, command.config);
                              });
   run_import(command.options, command.overwrite);

@@ -131,12 +131,11 @@ std::vector<BytesPtr> theirs_of(const HfParameter& parameter, BytesPtr ours) {
   return theirs;
 }
 
-BytesPtr take(const CheckpointReader& checkpoint, const std::string& name,
-              const std::string& other_name, const Shape& shape, std::set<std::string>& left,
-              const std::string& by) {
+BytesPtr take(const Checkpoint& checkpoint, const std::string& name, const std::string& other_name,
+              const Shape& shape, std::set<std::string>& left, const std::string& by) {
   const bool other = !checkpoint.contains(name) && checkpoint.contains(other_name);
   const std::string& stored = other ? other_name : name;
-  const WholeParameter found = checkpoint.parameter(stored);
+  const SavedParameter found = checkpoint.parameter(stored);
   if (found.shape != shape)
     throw DamagedFile(checkpoint.path.string() + ": " + stored + " is " + to_string(found.shape) +
                       ", expected " + to_string(shape) + by);

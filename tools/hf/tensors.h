@@ -18,8 +18,7 @@ void validate(const HfParameter& parameter);
 // Returns the fp32 elements of a parameter, under the first of two names that `checkpoint` has, and
 // removes that name from `left`. Throws if it has neither, or if the shape differs; `by` ends that
 // message.
-BytesPtr take(const CheckpointReader& checkpoint, const std::string& name,
-              const std::string& other_name, const Shape& shape, std::set<std::string>& left,
-              const std::string& by = "");
+BytesPtr take(const Checkpoint& checkpoint, const std::string& name, const std::string& other_name,
+              const Shape& shape, std::set<std::string>& left, const std::string& by = "");
 
 }  // namespace anymesh

@@ -87,8 +87,8 @@ std::string rank_of(const CheckpointFileName& name, int tp_size) {
 
 // Returns the rows in the order of their names. Layer files of one tp rank share a row, and files
 // of a universal folder's parameters that hold the same state.
-std::vector<FileRow> rows_of(const CheckpointReader& checkpoint) {
-  const bool is_ordinary = checkpoint.kind == CheckpointReader::Kind::kOrdinary;
+std::vector<FileRow> rows_of(const Checkpoint& checkpoint) {
+  const bool is_ordinary = checkpoint.kind == Checkpoint::Kind::kOrdinary;
   const auto shards = checkpoint.parameter(checkpoint.names().at(0)).shards;
   const int tp_size = shards.back().tp_rank + 1;
   const fs::path folder = folder_of(checkpoint);
@@ -125,7 +125,7 @@ std::string size_text(uint64_t bytes) {
 }  // namespace
 
 Figure checkpoint_figure(const std::string& path) {
-  const CheckpointReader checkpoint = open_checkpoint(path, 4);
+  const Checkpoint checkpoint = open_checkpoint(path, 4);
   const std::vector<FileRow> rows = rows_of(checkpoint);
   uint64_t largest = 1, total = 0;
   size_t longest = 0;

@@ -35,7 +35,7 @@ void add_block(const Block& block, std::vector<Block>& blocks) {
 
 // A tensor as a matrix whose rows or columns tp cuts.
 struct Matrix {
-  explicit Matrix(const WholeParameter& parameter) {
+  explicit Matrix(const SavedParameter& parameter) {
     const Shape& shape = parameter.shape;
     const auto dim = static_cast<size_t>(parameter.cut.replicated ? 0 : parameter.cut.dim);
     const bool by_rows = dim == 0 && shape.size() > 1;
@@ -74,7 +74,7 @@ struct Box {
 
 class Drawing {
  public:
-  Drawing(const CheckpointReader& checkpoint, const std::string& name)
+  Drawing(const Checkpoint& checkpoint, const std::string& name)
       : checkpoint_(checkpoint),
         name_(name),
         parameter_(parameter_named(checkpoint, name)),
@@ -149,7 +149,7 @@ class Drawing {
 
   // Names a fragment's rank on it, if there is room.
   void label(const ParameterShard& shard, const ShardFragment& fragment, const Block& block) {
-    const bool ordinary = checkpoint_.kind == CheckpointReader::Kind::kOrdinary;
+    const bool ordinary = checkpoint_.kind == Checkpoint::Kind::kOrdinary;
     if (!ordinary || x_of(block.columns) - x_of(0) < 62 || y_of(block.rows) - y_of(0) < 24) return;
     const std::string text =
         "tp " + std::to_string(shard.tp_rank) + ", dp " + std::to_string(fragment.dp_rank);
@@ -186,7 +186,7 @@ class Drawing {
 
   std::string head_of(const ParameterShard& shard, const ShardFragment& fragment,
                       const fs::path& file) const {
-    const bool ordinary = checkpoint_.kind == CheckpointReader::Kind::kOrdinary;
+    const bool ordinary = checkpoint_.kind == Checkpoint::Kind::kOrdinary;
     return (ordinary ? rank_text(parameter_, shard, fragment, file) + ": " : "") + "elements " +
            std::to_string(fragment.begin) + " to " +
            std::to_string(fragment.begin + fragment.numel - 1) +
@@ -231,9 +231,9 @@ class Drawing {
     longest_ = std::max(longest_, letter * static_cast<double>(text.size()));
   }
 
-  const CheckpointReader& checkpoint_;
+  const Checkpoint& checkpoint_;
   std::string name_;
-  WholeParameter parameter_;
+  SavedParameter parameter_;
   Matrix matrix_;
   double width_, height_, scale_x_, scale_y_;  // of the rectangle; pixels for an element
   std::vector<Box> boxes_;
@@ -245,7 +245,7 @@ class Drawing {
 }  // namespace
 
 Figure parameter_figure(const std::string& path, const std::string& name) {
-  const CheckpointReader checkpoint = open_checkpoint(path, 4);
+  const Checkpoint checkpoint = open_checkpoint(path, 4);
   return Drawing(checkpoint, name).draw();
 }
 

@@ -52,7 +52,7 @@ ReportSection checkpoints_section(const RunFolder& folder) {
       const std::vector<fs::path> files = files_under(path);
       double bytes = 0;
       for (const fs::path& file : files) bytes += static_cast<double>(fs::file_size(file));
-      const CheckpointReader whole = open_checkpoint(path, kThreads);
+      const Checkpoint whole = open_checkpoint(path, kThreads);
       const Value& metadata = whole.metadata;
       const std::string tensors = std::to_string(whole.names().size()) + " tensors";
       table.add({label, escaped(whole.description) + element("small", tensors),

@@ -28,7 +28,7 @@ bool is_loss_csv(std::string_view start) {
 }
 
 // Returns the kind of a folder that is a checkpoint itself: not one with `latest` beside tags.
-std::optional<CheckpointReader::Kind> kind_of(const fs::path& folder) {
+std::optional<Checkpoint::Kind> kind_of(const fs::path& folder) {
   try {
     return checkpoint_kind(folder);
   } catch (const std::exception&) {
@@ -44,7 +44,7 @@ class Finder {
   void find() {
     if (!fs::is_directory(folder_)) throw_error(folder_.string(), ": is no folder of a run");
     const auto kind = kind_of(folder_);  // weights may lie among a run's files
-    if (kind && kind != CheckpointReader::Kind::kWeights) return add_checkpoint(folder_);
+    if (kind && kind != Checkpoint::Kind::kWeights) return add_checkpoint(folder_);
     auto at =
         fs::recursive_directory_iterator(folder_, fs::directory_options::skip_permission_denied);
     for (const auto end = fs::recursive_directory_iterator(); at != end; ++at) {

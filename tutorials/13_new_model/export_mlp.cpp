@@ -8,7 +8,7 @@
 namespace anymesh {
 namespace {
 
-HfDescription describe(const CheckpointReader& checkpoint, const TokenIds&) {
+HfDescription describe(const Checkpoint& checkpoint, const TokenIds&) {
   const Value args = run_args(checkpoint), info = checkpoint.metadata.at(keys::kUniversalInfo);
   const int64_t layers = args.at("num_layers").as_int(), h = args.at("hidden_size").as_int(),
                 context = args.at("context_length").as_int(),

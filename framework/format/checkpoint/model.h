@@ -71,10 +71,6 @@ class Checkpoint {
   std::vector<std::string> names_;
 };
 
-// The names that callers had before.
-using CheckpointReader = Checkpoint;
-using WholeParameter = SavedParameter;
-
 // Opens a checkpoint, reading files with `threads` threads. With `checks`, which must outlive the
 // checkpoint, large tensors in torch files are checked as they are read.
 Checkpoint open_checkpoint(const std::filesystem::path& path, int threads,

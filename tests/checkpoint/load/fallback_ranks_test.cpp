@@ -23,7 +23,7 @@ class Fallback : public SharedFolder {
   // Loads, while one rank's reading of global_step2 throws `error`.
   template <class Error>
   LoadResult load_with(const Error& error) {
-    const auto read = [&](const CheckpointReader& source,
+    const auto read = [&](const Checkpoint& source,
                           const ParamSpec&) -> std::optional<torch::Tensor> {
       if (source.path.filename() == "global_step2" && test_world()->rank() == 3) throw error;
       return std::nullopt;

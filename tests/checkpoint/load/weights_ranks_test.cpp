@@ -34,7 +34,7 @@ torch::Tensor tensor_of(const TensorRecord& record) {
 }
 
 std::map<std::string, torch::Tensor> weights_in(const fs::path& path) {
-  const CheckpointReader checkpoint = open_checkpoint(path, 1);
+  const Checkpoint checkpoint = open_checkpoint(path, 1);
   std::map<std::string, torch::Tensor> weights;
   for (const std::string& name : checkpoint.names())
     weights[name] = tensor_of(checkpoint.parameter(name).weight());

@@ -60,7 +60,7 @@ RANKS_TEST_F(Experts, EachKindOfSaveLoadsOnAnotherMesh) {
       expect_same_loss(run, weights, what + ", weights alone");
 
       if (test_world()->rank() > 0) continue;
-      const CheckpointReader saved = open_checkpoint(folder / "weights", 1);
+      const Checkpoint saved = open_checkpoint(folder / "weights", 1);
       const Value model =
           read_torch_file(folder / "weights" / "global_step3" / std::string(kWeightsFile));
       EXPECT_EQ(model.size(), saved.names().size()) << what;

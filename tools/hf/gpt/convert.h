@@ -39,13 +39,12 @@ HfImport import_hf(const std::filesystem::path& folder, const std::filesystem::p
 // Describes a GPT for AutoModelForCausalLM.from_pretrained(). The family follows from the
 // checkpoint's args (family_of), unless `config` is the config.json of such a model. Weights have
 // no args and need it. Special tokens that nothing gives are left out.
-HfDescription describe_gpt(const CheckpointReader& checkpoint, const TokenIds& ids,
+HfDescription describe_gpt(const Checkpoint& checkpoint, const TokenIds& ids,
                            const std::filesystem::path& config = {});
 
 // The GPT of a checkpoint's args. A fork may take away what transformers' model lacks, if its
 // description sees to that (docs/fork.md).
-GptConfig gpt_of_checkpoint(const CheckpointReader& checkpoint);
-HfDescription describe_gpt(const CheckpointReader& checkpoint, const GptConfig& gpt,
-                           const TokenIds& ids);
+GptConfig gpt_of_checkpoint(const Checkpoint& checkpoint);
+HfDescription describe_gpt(const Checkpoint& checkpoint, const GptConfig& gpt, const TokenIds& ids);
 
 }  // namespace anymesh

@@ -10,7 +10,7 @@
 namespace anymesh {
 namespace {
 
-HfModel model_of(const CheckpointReader& checkpoint, const GptConfig& gpt) {
+HfModel model_of(const Checkpoint& checkpoint, const GptConfig& gpt) {
   const Value args = args_of(checkpoint), type = args ? args.find(kModelType) : Value();
   try {
     return {.family = &family_of(gpt, type && type.is_string() ? type.as_string() : ""),
@@ -21,7 +21,7 @@ HfModel model_of(const CheckpointReader& checkpoint, const GptConfig& gpt) {
 }
 
 // Throws unless the checkpoint has as many experts, before each of them gets a name.
-void check_experts(const CheckpointReader& checkpoint, const GptConfig& gpt) {
+void check_experts(const Checkpoint& checkpoint, const GptConfig& gpt) {
   const std::vector<GptParameter> parameters = gpt_parameters(gpt);
   const auto experts = std::ranges::find_if(parameters, &GptParameter::experts);
   if (experts == parameters.end()) return;
@@ -33,7 +33,7 @@ void check_experts(const CheckpointReader& checkpoint, const GptConfig& gpt) {
                              ", expected one of ", gpt.num_experts, " experts");
 }
 
-HfDescription described(const CheckpointReader& checkpoint, HfModel model, const TokenIds& ids) {
+HfDescription described(const Checkpoint& checkpoint, HfModel model, const TokenIds& ids) {
   if (static_cast<size_t>(model.gpt.num_layers) > checkpoint.names().size())
     throw_error<DamagedFile>(checkpoint.path.string(), ": has too few parameters for ",
                              model.gpt.num_layers, " layers");
@@ -52,7 +52,7 @@ HfDescription described(const CheckpointReader& checkpoint, HfModel model, const
 
 }  // namespace
 
-GptConfig gpt_of_checkpoint(const CheckpointReader& checkpoint) {
+GptConfig gpt_of_checkpoint(const Checkpoint& checkpoint) {
   const Value args = run_args(checkpoint, "give the config.json of such a model with --config");
   GptConfig gpt = gpt_of_args(args);
   const Value info = checkpoint.metadata.find(keys::kUniversalInfo);
@@ -62,12 +62,12 @@ GptConfig gpt_of_checkpoint(const CheckpointReader& checkpoint) {
   return gpt;
 }
 
-HfDescription describe_gpt(const CheckpointReader& checkpoint, const GptConfig& gpt,
+HfDescription describe_gpt(const Checkpoint& checkpoint, const GptConfig& gpt,
                            const TokenIds& ids) {
   return described(checkpoint, model_of(checkpoint, gpt), ids);
 }
 
-HfDescription describe_gpt(const CheckpointReader& checkpoint, const TokenIds& ids,
+HfDescription describe_gpt(const Checkpoint& checkpoint, const TokenIds& ids,
                            const std::filesystem::path& config) {
   return described(
       checkpoint,

@@ -114,13 +114,13 @@ void refuse_adapter(const fs::path& folder) {
 //
 // Leaves out names of the index that no file has and the model does not need, as of a tied head.
 struct HfWeights {
-  CheckpointReader checkpoint;
+  Checkpoint checkpoint;
   std::vector<std::string> notes;  // for the user, a line each
 };
 
 // Throws a DamagedFile for a folder that has other weights, too few of them, or an adapter's.
 HfWeights open_hf_weights(const fs::path& folder, const HfModel& model) {
-  if (checkpoint_kind(resolve_tag(folder)) != CheckpointReader::Kind::kWeights)
+  if (checkpoint_kind(resolve_tag(folder)) != Checkpoint::Kind::kWeights)
     throw DamagedFile(folder.string() + ": expected a folder of Hugging Face, found " +
                       open_checkpoint(folder, /*threads=*/1).description);
   StoredWeights weights = read_weights(folder);
@@ -153,15 +153,15 @@ bool is_buffer(const std::string& name, const Shape& shape, const HfModel& model
   });
 }
 
-BytesPtr take_theirs(const CheckpointReader& weights, const HfTensor& tensor,
-                     const std::string& base, NameSet& left) {
+BytesPtr take_theirs(const Checkpoint& weights, const HfTensor& tensor, const std::string& base,
+                     NameSet& left) {
   return take(weights, tensor.name, bare_name(tensor.name, base), tensor.shape, left,
               std::string(" by its ") + kHfConfigFile);
 }
 
 // Returns whether a tied model has a head of its own in the file. Transformers then unties it, and
 // so do we. A copy of the table is the shared head anyway.
-bool has_own_head(const CheckpointReader& weights, const HfModel& model) {
+bool has_own_head(const Checkpoint& weights, const HfModel& model) {
   if (model.gpt.untie_embeddings_and_output_weights || !weights.contains(head_name(model)))
     return false;
   const HfTensor table = hf_parameters(model)[0].theirs[0];
@@ -174,7 +174,7 @@ bool has_own_head(const CheckpointReader& weights, const HfModel& model) {
 }
 
 // Makes our parameters from their tensors. Throws for a tensor that the model does not have.
-std::vector<BytesPtr> read_ours(const CheckpointReader& weights, const HfModel& model,
+std::vector<BytesPtr> read_ours(const Checkpoint& weights, const HfModel& model,
                                 const std::vector<HfParameter>& parameters) {
   const std::string base = base_of(model);
   NameSet left(weights.names().begin(), weights.names().end());
