@@ -63,6 +63,13 @@ close() {
          exit !(n && !bad && max <= tol)}' || fail "$5"
 }
 
+# mpirun_of JOB: the mpirun that a job in the background runs, which Open MPI 5 renames to prterun. A job on threads has none.
+mpirun_of() { pgrep -P "$1" -x 'mpirun|prterun'; }
+# process_of JOB: its mpirun, or the one process of its threads; the job itself before that starts.
+process_of() { pgrep -P "$1" -x 'mpirun|prterun|pretrain_gpt' || echo "$1"; }
+# ranks_of JOB: the processes of its ranks.
+ranks_of() { pgrep -P "$(mpirun_of "$1" || echo "$1")" -x pretrain_gpt; }
+
 # convert FOLDER TAG
 convert() { "$bin/ds_to_universal" --input_folder "$1/$2" --output_folder "$1/$2_universal" >convert.log 2>&1 || fail "$(cat convert.log)"; }
 

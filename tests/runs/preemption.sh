@@ -28,7 +28,7 @@ for ((i = 1; stopped < stops; ++i)); do
   else
     sleep "0.$((RANDOM % 10))"
   fi
-  process=$(pgrep -P "$job" -x 'mpirun|pretrain_gpt' || echo "$job")
+  process=$(process_of "$job")
   before=$(cat parts/latest 2>/dev/null || echo none)
   signal "$process"
   if ((i % 4 == 0)); then  # an mpirun that has no ranks yet has nobody to pass the signal on to; a rank obeys after one step

@@ -44,7 +44,7 @@ rm -f "$scratch/stop"
 mpi=yes train 1,1,2,1 /dev/null --train-iters 100000 --save stopped --kill-switch-file "$scratch/stop" --log-interval 1 --distributed-timeout-minutes 0.02 >log 2>&1 &
 job=$!
 until grep -q '^iter ' log || ! kill -0 $job 2>/dev/null; do sleep 0.1; done
-for process in $(pgrep -P "$(pgrep -P $job -x mpirun || echo $job)" -x pretrain_gpt); do
+for process in $(ranks_of $job); do
   if tr '\0' '\n' <"/proc/$process/environ" | grep -q '^OMPI_COMM_WORLD_RANK=1$'; then second=$process; fi
 done
 kill -STOP "$second"

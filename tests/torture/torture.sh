@@ -12,7 +12,6 @@ flags=(--global-batch-size 4 --num-layers 3 --train-iters $((100 * kills)) --lr-
 mesh=1,2,2,1
 newest() { cat "$1/latest" 2>/dev/null || echo none; }
 verified() { "$bin/ckpt" verify "$1" >verify.log 2>&1 || fail "$2: $(cat verify.log)"; }  # checks every byte against the manifest
-ranks_of() { pgrep -P "$(pgrep -P "$1" -x mpirun || echo "$1")" -x pretrain_gpt; }
 
 # Kills one rank, all, or mpirun with kill -9, while training, saving (every other time asynchronously), moving `latest` and
 # removing old tags. In two of four starts the ranks are threads of one process.
@@ -26,19 +25,19 @@ for ((i = 1; killed < kills; ++i)); do
   train $mesh parts.csv "${flags[@]}" --load parts --save parts --save-interval 1 --save-total-limit 2 "${beside[@]}" \
     >"part$i.log" 2>&1 &
   job=$!
-  until pgrep -P "$job" -x 'mpirun|pretrain_gpt' >/dev/null || ! kill -0 "$job" 2>/dev/null; do sleep 0.01; done
+  until [[ $(process_of "$job") != "$job" ]] || ! kill -0 "$job" 2>/dev/null; do sleep 0.01; done
   if ((i % 5)); then until grep -qs '^iter ' "part$i.log" || ! kill -0 "$job" 2>/dev/null; do sleep 0.02; done; fi
   sleep "0.$((RANDOM % (i % 5 ? 5 : 10)))$((RANDOM % 10))"  # some ten steps, each with a save, or the start
   mapfile -t ranks < <(ranks_of "$job")
   case $((${#ranks[@]} == 0 ? 1 : RANDOM % 4)) in  # 1 also if there are no ranks yet
     0) kill -9 "${ranks[@]}" ;;
-    1) kill -9 "$(pgrep -P "$job" -x mpirun || echo "$job")" ;;
+    1) kill -9 "$(mpirun_of "$job" || echo "$job")" ;;
     *) kill -9 "${ranks[RANDOM % ${#ranks[@]}]}" ;;
   esac 2>/dev/null || true
   # Open MPI 4's mpirun may hang in PMIx_server_finalize once its ranks are gone.
   if ! timeout 120 tail --pid="$job" -s 0.05 -f /dev/null; then
     ! ps -o stat= -p "$(IFS=, && echo "${ranks[*]}")" | grep -qv '^Z' || fail "start $i: ranks go on: $(tail -3 "part$i.log")"
-    pkill -9 -P "$job" -x mpirun || true
+    kill -9 "$(mpirun_of "$job")" || true
     ((hung += 1))
   fi
   wait "$job" 2>/dev/null && fail "start $i: it survived: $(tail -3 "part$i.log")"
