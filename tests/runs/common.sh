@@ -70,6 +70,18 @@ process_of() { pgrep -P "$1" -x 'mpirun|prterun|pretrain_gpt' || echo "$1"; }
 # ranks_of JOB: the processes of its ranks.
 ranks_of() { pgrep -P "$(mpirun_of "$1" || echo "$1")" -x pretrain_gpt; }
 
+# without_prterun FILE: removes the five lines that Open MPI 5's mpirun ends with after an error of the program (docs/mpi.md). All
+# else that mpirun says stays.
+without_prterun() {
+  local line='-{74}' number='[0-9]+'
+  local words="$line
+prterun has exited due to process rank $number with PID $number on node [^ ]+ calling
+\"abort\"\\. This may have caused other processes in the application to be
+terminated by signals sent by prterun \\(as reported here\\)\\.
+$line"
+  if [[ $(tail -5 "$1") =~ ^$words$ ]]; then head -n -5 "$1" >"$1.program" && mv "$1.program" "$1"; fi
+}
+
 # convert FOLDER TAG
 convert() { "$bin/ds_to_universal" --input_folder "$1/$2" --output_folder "$1/$2_universal" >convert.log 2>&1 || fail "$(cat convert.log)"; }
 
