@@ -4,6 +4,7 @@
 # on a terminal, and nowhere else.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 mpirun=$here/../../tools/mpirun.sh
+export TERM=xterm  # for the terminals that the test makes; the one it runs in may be dumb
 
 help=$("$bin/pretrain_gpt" --help)
 first=$(sed -n '/^Examples:/,/local-ranks/{/^ .*--/p}' <<<"$help" | sed '/local-ranks/d' | tr -s ' \n' ' ')
