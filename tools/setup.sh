@@ -31,7 +31,8 @@ fetch() {
 
 packages=(g++ cmake ninja-build libopenmpi-dev openmpi-bin libcxxopts-dev nlohmann-json3-dev libsentencepiece-dev libpcre2-dev
           libutf8proc-dev libdeflate-dev zlib1g-dev libzstd-dev libgtest-dev libgmock-dev clang clang-format clang-tidy
-          libclang-rt-dev ccache python3 python3-pip python3-venv procps iproute2 unzip xz-utils bible-kjv)
+          libclang-rt-dev ccache python3 python3-pip python3-venv procps iproute2 patch unzip xz-utils
+          bible-kjv)
 [[ -z $with_interop ]] || packages+=(python3-dev)
 
 missing=()
