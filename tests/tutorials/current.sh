@@ -7,9 +7,11 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../../tutorials"
 ./excerpts.py --check
 masked() { sed -E 's/^(\$ export PATH=)[^:]*/\1#/; s/[0-9]+\.[0-9]+(e[-+][0-9]+)?/#/g; s/(byte|offset) [0-9]+/\1 #/g; s/ +/ /g'; }
 # By rounding, which depends on the processor, a token may go to another expert.
-same_but_for_few_tokens() { # FIGURE FIGURE: bars of tokens, with a point in each number but the counts behind the bars
-  diff <(masked <"$1" | sed -E 's/>[0-9]+</>#</g') <(masked <"$2" | sed -E 's/>[0-9]+</>#</g')
-  paste <(grep -oE '[0-9]+\.[0-9]+|>[0-9]+<' "$1" | tr -d '<>') <(grep -oE '[0-9]+\.[0-9]+|>[0-9]+<' "$2" | tr -d '<>') |
+same_but_for_few_tokens() { # FIGURE FIGURE: bars of tokens, with a point in each number but the counts, behind the bars and in <desc>
+  counts_masked() { masked <"$1" | sed -E 's/>[0-9]+</>#</g; s/(expert [0-9]+) [0-9]+/\1 #/g'; }
+  numbers() { grep -oE '[0-9]+\.[0-9]+|>[0-9]+<|expert [0-9]+ [0-9]+' "$1" | sed -E 's/expert [0-9]+ //; s/[<>]//g'; }
+  diff <(counts_masked "$1") <(counts_masked "$2")
+  paste <(numbers "$1") <(numbers "$2") |
     awk '{apart = $1 > $2 ? $1 - $2 : $2 - $1} apart > 6 {print $1 " and " $2; exit 1}' || { echo "FAIL: $1" >&2; exit 1; }
 }
 for tutorial in [0-9][0-9]_*; do
