@@ -361,8 +361,8 @@ Options parse(int argc, char** argv) {
   const auto args = repeat_flags(without_foreign_flags({argv, argv + argc}, ignored));
   std::vector<const char*> values;
   for (const std::string& arg : args) values.push_back(arg.c_str());
-  Options options =
-      parse_options(parse_flags(flags, static_cast<int>(values.size()), values.data()));
+  Options options = parse_options(parse_flags(flags, static_cast<int>(values.size()), values.data(),
+                                              {"Input", "Tokenizer", "Output"}));
   if (!ignored.empty())
     std::fprintf(stderr, "accepted from Megatron, without effect on the tokens: %s\n",
                  joined(ignored, " ").c_str());

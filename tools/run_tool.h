@@ -48,12 +48,13 @@ inline void check_flags(const cxxopts::Options& flags, int argc, const char* con
   }
 }
 
-// Returns the flags that were given. --help prints all flags and ends the program.
-inline cxxopts::ParseResult parse_flags(cxxopts::Options& flags, int argc,
-                                        const char* const* argv) {
+// Returns the flags that were given. --help prints all flags and ends the program. A program with
+// several groups of flags lists them, because versions of cxxopts order them differently.
+inline cxxopts::ParseResult parse_flags(cxxopts::Options& flags, int argc, const char* const* argv,
+                                        const std::vector<std::string>& groups = {}) {
   try {
     cxxopts::ParseResult parsed = flags.parse(argc, argv);
-    if (parsed.count("help")) end_with(flags.program(), flags.help());
+    if (parsed.count("help")) end_with(flags.program(), flags.help(groups));
     return parsed;
   } catch (const cxxopts::exceptions::no_such_option&) {
     check_flags(flags, argc, argv);
