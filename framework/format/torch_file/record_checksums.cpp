@@ -1,8 +1,10 @@
 #include "framework/format/torch_file/record_checksums.h"
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <stdexcept>
+#include <utility>
 
 #include "framework/format/io/crc32.h"
 #include "framework/util/errors.h"
@@ -17,19 +19,22 @@ std::string name_of(const File& file, const ZipReader::Record& record) {
 
 }  // namespace
 
-// A record's data. A read of the whole record is checked at once. Without `checks`, the first
-// partial read checks the whole record beforehand. With `checks`, the CRCs of the counted runs are
-// kept, and adjacent runs are joined.
-class RecordChecksums::Record : public ByteSource {
+// A record's data. A read of the whole record is checked at once. A small record is read whole when
+// it is read a second time, and kept. Without `checks`, the first partial read checks the whole
+// record beforehand. With `checks`, the CRCs of the counted runs are kept, and adjacent runs are
+// joined.
+class RecordChecksums::Record : public ByteSource, public std::enable_shared_from_this<Record> {
  public:
   Record(std::shared_ptr<const File> file, std::shared_ptr<const ZipReader::Record> record,
-         const RecordChecksums* checks)
+         RecordChecksums* checks)
       : file_(std::move(file)), record_(std::move(record)), checks_(checks) {}
 
   uint64_t size() const override { return record_->size; }
 
   void read(uint64_t offset, std::span<std::byte> out) const override {
-    check_range(offset, out.size(), name());
+    if (out.size() > size() || offset > size() - out.size())
+      check_range(offset, out.size(), name());
+    if (size() <= kSmall && read_small(offset, out)) return;
     const bool whole = out.size() == size();
     if (!whole && !checks_) std::call_once(checked_, [this] { check(); });
     file_->read(record_->offset + offset, out);
@@ -39,7 +44,8 @@ class RecordChecksums::Record : public ByteSource {
     if (whole) compare(crc);
     if (!checks_ || (!whole && (out.empty() || checks_->peeks_))) return;
     const std::lock_guard lock(mutex_);
-    touched_ = true;
+    if (!known_) checks_->add(shared_from_this());
+    known_ = true;
     if (whole) runs_.clear();
     if (counts) note(offset, {offset + out.size(), crc});
   }
@@ -52,18 +58,18 @@ class RecordChecksums::Record : public ByteSource {
     if (record_->has_crc) compare(crc_of(0, size()));
   }
 
-  // Reads the gaps, then compares the CRC. A record that was never read is not checked.
+  // Reads the gaps, then compares the CRC.
   void finish() const {
     const std::lock_guard lock(mutex_);
-    if (touched_)
-      compare(fold([this](uint64_t begin, uint64_t end) { return crc_of(begin, end); }));
+    if (!small_.empty()) return;  // it is checked
+    compare(fold([this](uint64_t begin, uint64_t end) { return crc_of(begin, end); }));
   }
 
-  // Counts the gaps as zeros.
+  // Counts the gaps as zeros. Returns none if the record is checked.
   std::optional<Part> part() const {
     const std::lock_guard lock(mutex_);
-    if (!touched_) return std::nullopt;
-    Part part{nullptr, name(), 0, size(), 0, record_->crc ^ crc_of_zeros(size())};
+    if (!small_.empty()) return std::nullopt;
+    Part part{shared_from_this(), name(), 0, size(), 0, record_->crc ^ crc_of_zeros(size())};
     for (const auto& [begin, run] : runs_) part.bytes += run.end - begin;
     const uint32_t read =
         fold([](uint64_t begin, uint64_t end) { return crc_of_zeros(end - begin); });
@@ -77,6 +83,22 @@ class RecordChecksums::Record : public ByteSource {
     uint64_t end;
     uint32_t crc;
   };
+
+  static constexpr uint64_t kSmall = 8 << 10;
+
+  // Returns false, without reading, for the first part of a record.
+  bool read_small(uint64_t offset, std::span<std::byte> out) const {
+    const std::lock_guard lock(mutex_);
+    if (out.size() < size() && !std::exchange(was_read_, true)) return false;
+    if (small_.empty()) {
+      std::vector<std::byte> bytes(size());
+      file_->read(record_->offset, bytes);
+      if (record_->has_crc) compare(crc32(bytes));
+      small_ = std::move(bytes);
+    }
+    std::ranges::copy(std::span(small_).subspan(offset, out.size()), out.begin());
+    return true;
+  }
 
   std::string name() const { return name_of(*file_, *record_); }
   uint32_t crc_of(uint64_t begin, uint64_t end) const {
@@ -119,12 +141,19 @@ class RecordChecksums::Record : public ByteSource {
 
   std::shared_ptr<const File> file_;
   std::shared_ptr<const ZipReader::Record> record_;
-  const RecordChecksums* checks_;  // or null
+  RecordChecksums* checks_;  // or null
   mutable std::once_flag checked_;
   mutable std::mutex mutex_;
-  mutable bool touched_ = false;
+  mutable bool known_ = false;            // to checks_
   mutable std::map<uint64_t, Run> runs_;  // by begin
+  mutable bool was_read_ = false;
+  mutable std::vector<std::byte> small_;  // all bytes, once they passed their CRC
 };
+
+void RecordChecksums::add(std::shared_ptr<const Record> record) {
+  const std::lock_guard lock(mutex_);
+  records_.push_back(std::move(record));
+}
 
 void RecordChecksums::finish(int threads) {
   parallel_for(records_.size(), threads, [this](size_t i) { records_[i]->finish(); });
@@ -132,12 +161,8 @@ void RecordChecksums::finish(int threads) {
 
 std::vector<RecordChecksums::Part> RecordChecksums::finish_own() const {
   std::vector<Part> parts;
-  for (const auto& record : records_) {
-    if (auto part = record->part()) {
-      part->record = record;
-      parts.push_back(*std::move(part));
-    }
-  }
+  for (const auto& record : records_)
+    if (auto part = record->part()) parts.push_back(*std::move(part));
   return parts;
 }
 
@@ -162,13 +187,9 @@ BytesPtr open_record(std::shared_ptr<const File> file,
   const std::string path = file->path().string();
   auto bytes =
       std::make_shared<RecordChecksums::Record>(std::move(file), std::move(record), checks);
-  if (!checks) return bytes;
+  if (!checks || has_crc) return bytes;
   const std::lock_guard lock(checks->mutex_);
-  if (has_crc) {
-    checks->records_.push_back(bytes);
-  } else {
-    checks->without_crcs_.insert(path);
-  }
+  checks->without_crcs_.insert(path);
   return bytes;
 }
 

@@ -65,9 +65,11 @@ class RecordChecksums {
  private:
   friend BytesPtr open_record(std::shared_ptr<const File>, std::shared_ptr<const ZipReader::Record>,
                               RecordChecksums*);
+  void add(std::shared_ptr<const Record> record);
+
   bool counts_ = true, peeks_ = false;
   std::mutex mutex_;
-  std::vector<std::shared_ptr<const Record>> records_;  // with CRCs
+  std::vector<std::shared_ptr<const Record>> records_;  // with CRCs, read in part
   std::set<std::string> without_crcs_;                  // files
 };
 

@@ -58,7 +58,8 @@ class ZipReader {
   Record read_entry(std::span<const std::byte>& rest, uint64_t at, uint64_t& header) const;
   void read_zip64(std::span<const std::byte> extra, uint64_t at, const std::string& name,
                   std::initializer_list<uint64_t*> values) const;
-  void locate_data(Record& record, uint64_t header, uint64_t end) const;
+  class Window;
+  void locate_data(Record& record, uint64_t header, uint64_t end, Window& headers) const;
   [[noreturn]] void fail(uint64_t at, const std::string& what) const;
 
   std::shared_ptr<const File> file_;

@@ -13,6 +13,8 @@ namespace {
 
 constexpr uint64_t kMaxComment = 0xFFFF;
 constexpr uint64_t kMaxRecords = 1 << 17;  // each takes up to 200 bytes besides its name
+constexpr uint64_t kMany = 64;             // records; headers of small ones are read ahead
+constexpr uint64_t kAhead = 4096;
 
 std::vector<std::byte> read_range(const File& file, uint64_t offset, uint64_t size) {
   std::vector<std::byte> bytes(size);
@@ -31,6 +33,26 @@ bool is_text(std::string_view text) {
 }
 
 }  // namespace
+
+// Reads small ranges that are close to each other, as many local headers are, with few calls.
+class ZipReader::Window {
+ public:
+  // Reads at least `ahead` bytes at a time.
+  Window(const File& file, uint64_t ahead) : file_(file), ahead_(ahead) {}
+  // The range must lie in the file. Valid until the next call.
+  std::span<const std::byte> read(uint64_t offset, uint64_t size) {
+    if (offset < begin_ || offset + size > begin_ + bytes_.size()) {
+      bytes_ = read_range(file_, offset, std::max(size, std::min(ahead_, file_.size() - offset)));
+      begin_ = offset;
+    }
+    return std::span(bytes_).subspan(offset - begin_, size);
+  }
+
+ private:
+  const File& file_;
+  uint64_t ahead_, begin_ = 0;
+  std::vector<std::byte> bytes_;
+};
 
 ZipReader::ZipReader(std::shared_ptr<const File> file) : file_(std::move(file)) {
   read_directory(find_directory());
@@ -105,6 +127,8 @@ void ZipReader::read_directory(const Directory& directory) {
   const auto bytes = read_range(*file_, directory.offset, directory.size);
   std::span<const std::byte> rest = bytes;
   std::vector<std::pair<uint64_t, uint64_t>> extents;
+  const bool many_small = directory.count > kMany && directory.offset / directory.count < kAhead;
+  Window headers(*file_, many_small ? kAhead : 0);
   records_->reserve(directory.count);  // keeps pointers to them valid
   by_name_.reserve(directory.count);
   extents.reserve(directory.count);
@@ -114,7 +138,7 @@ void ZipReader::read_directory(const Directory& directory) {
     Record& record = records_->emplace_back(read_entry(rest, at, header));
     if (!by_name_.emplace(record.name, &record).second)
       fail(at, "two records are called " + record.name);
-    locate_data(record, header, directory.offset);
+    locate_data(record, header, directory.offset, headers);
     extents.emplace_back(header, record.offset + record.size);
   }
   if (!rest.empty()) fail(directory.offset, "the directory has more than its records");
@@ -176,16 +200,16 @@ void ZipReader::read_zip64(std::span<const std::byte> extra, uint64_t at, const 
 }
 
 // Finds the data, which follows the local header and its name and padding of their own lengths.
-void ZipReader::locate_data(Record& record, uint64_t header, uint64_t end) const {
+void ZipReader::locate_data(Record& record, uint64_t header, uint64_t end, Window& headers) const {
   const auto outside = [&] { fail(header, "record " + record.name + " lies outside"); };
   if (header > end || end - header < kLocalHeaderSize) outside();
-  const auto fields = read_range(*file_, header, kLocalHeaderSize);
+  const auto fields = headers.read(header, kLocalHeaderSize);
   if (get_field<uint32_t>(fields, 0) != kLocalHeader)
     fail(header, "record " + record.name + " has no header");
   const uint64_t name_size = get_field<uint16_t>(fields, 26);
   const uint64_t length = kLocalHeaderSize + name_size + get_field<uint16_t>(fields, 28);
   if (end - header < length || end - header - length < record.size) outside();
-  const auto name = read_range(*file_, header + kLocalHeaderSize, name_size);
+  const auto name = headers.read(header + kLocalHeaderSize, name_size);
   if (!std::ranges::equal(name, std::as_bytes(std::span(record.name))))
     fail(header, "the header of record " + record.name + " has another name");
   record.offset = header + length;
