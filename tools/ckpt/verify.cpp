@@ -108,7 +108,12 @@ class Verifier {
     if (!zip.has_crcs()) add(without_crcs_, file.string());
     for (const auto& record : zip.records()) attempt([&] { zip.check(record); });
     const auto rank = ranks_.find(file.filename().string());
-    if (rank != ranks_.end()) rank->second.content = read_torch_file(zip);
+    if (rank == ranks_.end()) return;
+    Value& content = rank->second.content = read_torch_file(zip);
+    if (!content.is_dict()) return;
+    // There may be thousands of files. Weights, and shapes that dp rank 0 repeats, are not kept.
+    if (content.find(keys::kModule)) content.set(keys::kModule, true);
+    if (rank->second.name.dp_rank > 0) content.erase(keys::kParamShapes);
   }
 
   // Checks the files against the manifest, if the save wrote one.
@@ -236,6 +241,8 @@ class Verifier {
     for (const auto& [file, rank] : ranks_)
       if (rank.content && rank.name.kind != FileKind::kLayer)
         for (const std::string& line : same.differences(file, rank.content)) add(line);
+    if (kind_ != Kind::kOrdinary) return;
+    for (auto& [file, rank] : ranks_) rank.content = {};  // which the opener reads again
   }
 
   void check_ordinary() {
@@ -262,7 +269,7 @@ class Verifier {
     const SavedParameter parameter = merger.merged(name);
     elements_ += parameter.elements();
     std::map<int, const ParameterShard*> firsts;  // by tp rank; only 0 if replicated
-    for (const ParameterShard& shard : parameter.shards) {
+    for (const ParameterShard& shard : *parameter.shards) {
       const auto [first, is_new] =
           firsts.emplace(parameter.is_replicated() ? 0 : shard.tp_rank, &shard);
       for (const auto& [state, elements] : first->second->states)

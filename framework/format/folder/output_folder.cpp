@@ -1,6 +1,7 @@
 #include "framework/format/folder/output_folder.h"
 
 #include <algorithm>
+#include <mutex>
 #include <utility>
 
 #include "framework/format/io/file_io.h"
@@ -11,8 +12,35 @@
 #include "framework/util/format.h"
 
 namespace anymesh {
+namespace {
 
 namespace fs = std::filesystem;
+
+constexpr uint64_t kSmallFile = 1 << 20;
+
+// A file that is opened when it is first read, and given out once all its records have passed their
+// CRCs.
+class CheckedFile : public ByteSource {
+ public:
+  explicit CheckedFile(fs::path path) : path_(std::move(path)), size_(fs::file_size(path_)) {}
+  uint64_t size() const override { return size_; }
+  void read(uint64_t offset, std::span<std::byte> out) const override {
+    std::call_once(checked_, [this] {
+      const ZipReader zip(path_);
+      for (const auto& record : zip.records()) zip.check(record);
+      file_ = zip.file();
+    });
+    file_->read(offset, out);
+  }
+
+ private:
+  fs::path path_;
+  uint64_t size_;
+  mutable std::once_flag checked_;
+  mutable std::shared_ptr<const File> file_;
+};
+
+}  // namespace
 
 OutputFolder::OutputFolder(fs::path output, std::string what, const FolderKind& kind, bool dry_run)
     : output_(std::move(output)),
@@ -145,11 +173,15 @@ void prepare_build_folder(const fs::path& folder, const BuildPlan& plan, const I
 void remove_build_folder(const fs::path& folder) { remove_ours(folder, entries_left(folder)); }
 
 StreamedFile streamed_copy(const fs::path& from, const fs::path& to, RecordChecksums& checks) {
+  FileLayout layout;
+  if (fs::file_size(from) <= kSmallFile) {
+    layout.add(std::make_shared<CheckedFile>(from));
+    return {to, std::move(layout)};
+  }
   const ZipReader zip(from);
   std::vector<const ZipReader::Record*> records;
   for (const ZipReader::Record& record : zip.records()) records.push_back(&record);
   std::ranges::sort(records, {}, &ZipReader::Record::offset);
-  FileLayout layout;
   uint64_t at = 0;
   const auto add_to = [&](uint64_t end) {  // the bytes between records
     if (at < end) layout.add(std::make_shared<SubRange>(zip.file(), at, end - at));
