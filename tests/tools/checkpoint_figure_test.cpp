@@ -35,9 +35,10 @@ TEST_F(Ckpt, FigureOfAParameterNamesItsPlaces) {
   const Figure figure = parameter_figure(fixture(kMesh) / "checkpoint", name);
   EXPECT_EQ(figure.title, name + " [64, 256]");
   const SavedParameter parameter = open_checkpoint(tag_of(kMesh), 2).parameter(name);
-  for (const ParameterShard& shard : parameter.shards)
+  for (const ParameterShard& shard : *parameter.shards)
     for (const auto& [state, held] : shard.states) {
-      const FileRange place = held.fragments.at(0).bytes->places(0, 4 * 8192).at(0);
+      const FileRange place =
+          tensor_of(held.fragments.at(0), held.dtype).bytes->places(0, 4 * 8192).at(0);
       EXPECT_THAT(figure.body, HasSubstr(place.file.filename().string()));
       EXPECT_THAT(figure.body, HasSubstr(state + ": 32768 bytes at " +
                                          std::to_string(place.offset) + ", in data/"));

@@ -49,9 +49,10 @@ class Follower {
         options_(options),
         out_(out),
         is_ordinary_(checkpoint.kind == Checkpoint::Kind::kOrdinary),
-        is_cut_(!parameter_.cut.pieces.empty() ||
-                (!parameter_.cut.replicated && parameter_.shards[0].shape != parameter_.shape)),
-        tp_size_(parameter_.shards.back().tp_rank + 1) {}
+        is_cut_(
+            !parameter_.cut.pieces.empty() ||
+            (!parameter_.cut.replicated && parameter_.shards->front().shape != parameter_.shape)),
+        tp_size_(parameter_.shards->back().tp_rank + 1) {}
 
   void print(const std::string& name) {
     print_head(name);
@@ -90,7 +91,7 @@ class Follower {
         {"rank", "elements", "file", "record", "offset", "bytes"}};
     std::string stored;
     size_t count = 0;
-    for (const ParameterShard& shard : parameter_.shards) {
+    for (const ParameterShard& shard : *parameter_.shards) {
       const auto found = shard.states.find(state);
       if (found == shard.states.end()) continue;
       for (const ShardFragment& fragment : found->second.fragments)
@@ -110,8 +111,8 @@ class Follower {
                   const ShardState& held, const std::string& state, std::string& stored,
                   std::vector<std::vector<std::string>>& rows) {
     const DType dtype = held.dtype;
-    const std::vector<FileRange> places =
-        fragment.bytes->places(0, static_cast<uint64_t>(fragment.numel) * element_size(dtype));
+    const std::vector<FileRange> places = fragment.bytes->places(
+        fragment.offset, static_cast<uint64_t>(fragment.numel) * element_size(dtype));
     const std::string slice = held.factored ? printable(state)
                               : is_cut_     ? "S" + std::to_string(shard.tp_rank)
                                             : "W";

@@ -89,8 +89,8 @@ std::string rank_of(const CheckpointFileName& name, int tp_size) {
 // of a universal folder's parameters that hold the same state.
 std::vector<FileRow> rows_of(const Checkpoint& checkpoint) {
   const bool is_ordinary = checkpoint.kind == Checkpoint::Kind::kOrdinary;
-  const auto shards = checkpoint.parameter(checkpoint.names().at(0)).shards;
-  const int tp_size = shards.back().tp_rank + 1;
+  const SavedParameter first = checkpoint.parameter(checkpoint.names().at(0));
+  const int tp_size = first.shards->back().tp_rank + 1;
   const fs::path folder = folder_of(checkpoint);
   std::map<std::string, FileRow> rows;
   for (const fs::path& file : files_under(checkpoint.path)) {

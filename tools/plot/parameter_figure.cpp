@@ -88,8 +88,8 @@ class Drawing {
   }
 
   Figure draw() {
-    for (const ParameterShard& shard : parameter_.shards)
-      if (shard.pp_rank == parameter_.shards[0].pp_rank) draw_shard(shard);
+    for (const ParameterShard& shard : *parameter_.shards)
+      if (shard.pp_rank == parameter_.shards->front().pp_rank) draw_shard(shard);
     std::ranges::stable_sort(boxes_, {}, [](const Box& box) { return box.y; });
     draw_boxes();
     const std::string size = to_string(parameter_.shape);
@@ -169,8 +169,8 @@ class Drawing {
         return each.begin == fragment.begin && each.numel == fragment.numel;
       });
       if (same == held.fragments.end()) continue;
-      const auto places =
-          same->bytes->places(0, static_cast<uint64_t>(same->numel) * element_size(held.dtype));
+      const auto places = same->bytes->places(
+          same->offset, static_cast<uint64_t>(same->numel) * element_size(held.dtype));
       for (size_t i = 0; i < places.size() && i < 2; ++i) {
         const FileRange& place = places[i];
         const std::string file =

@@ -85,8 +85,8 @@ bool SavedParameter::is_replicated() const { return rule == kRuleNames[0]; }
 int64_t SavedParameter::elements() const {
   if (rule == kUntrainedRule) return numel(shape);
   int64_t count = 0;
-  for (const ParameterShard& shard : shards) {
-    if (shard.pp_rank != shards[0].pp_rank) continue;
+  for (const ParameterShard& shard : *shards) {
+    if (shard.pp_rank != shards->front().pp_rank) continue;
     for (const auto& [name, held] : shard.states)
       for (const ShardFragment& fragment : held.fragments) count += fragment.numel;
   }
@@ -94,11 +94,11 @@ int64_t SavedParameter::elements() const {
 }
 
 ShardLayout SavedParameter::slice(int tp_rank) const {
-  return ShardLayout::make(shape, cut, shards.back().tp_rank + 1, tp_rank);
+  return ShardLayout::make(shape, cut, shards->back().tp_rank + 1, tp_rank);
 }
 
 ShardLayout SavedParameter::slice(int tp_rank, int tp_size) const {
-  if (tp_size == shards.back().tp_rank + 1) return slice(tp_rank);
+  if (tp_size == shards->back().tp_rank + 1) return slice(tp_rank);
   const CutRule rule = tp_size == 1 ? CutRule{.replicated = true} : cut.even();
   return ShardLayout::make(shape, rule, tp_size, tp_rank);
 }
@@ -129,7 +129,8 @@ Merger::Merger(std::shared_ptr<const ShardedCheckpoint> ranks, UniversalInfo inf
 
 SavedParameter Merger::merged(const std::string& name) const {
   const auto shards = ranks_->parameters.find(name);
-  return shards == ranks_->parameters.end() ? untrained(name) : trained(name, shards->second);
+  if (shards == ranks_->parameters.end()) return untrained(name);
+  return trained(name, ShardsPtr(ranks_, &shards->second));
 }
 
 void Merger::merge_all(const Take& take) const {
@@ -158,8 +159,7 @@ MergeRule Merger::rule_of(const std::string& name) const {
   return known->second;
 }
 
-SavedParameter Merger::trained(const std::string& name,
-                               const std::vector<ParameterShard>& all) const {
+SavedParameter Merger::trained(const std::string& name, const ShardsPtr& all) const {
   MergeRule rule = rule_of(name);
   if (ranks_->tp_size == 1 && !info_.has_row_parallel && is_megatron_row_parallel(name))
     rule.cat_dim = 1;
@@ -168,7 +168,7 @@ SavedParameter Merger::trained(const std::string& name,
   const bool tied = !info_.has_pipeline_replicated && name.starts_with(kTiedModules);
   rule.pipeline_replicated |= tied;
   const bool once = ranks_->experts.whole && ranks_->experts.is_expert(name);
-  const auto stages = select_shards(name, all, rule, once ? 1 : ranks_->tp_size, tied);
+  const auto stages = select_shards(name, *all, rule, once ? 1 : ranks_->tp_size, tied);
   const Shards& shards = stages[0];
   SavedParameter parameter{.step = shards[0]->step, .shards = all};
   parameter.rule = kRuleNames[static_cast<int>(rule.kind)];
@@ -179,8 +179,9 @@ SavedParameter Merger::trained(const std::string& name,
   for (const std::string& state : states_of(shards)) {
     std::vector<TensorRecord> copies;  // a tied layer has one on each stage
     for (size_t i = 0; i < stages.size(); ++i) {
-      for (const ParameterShard* shard : stages[i]) check_covered(name, *shard, state);
-      copies.push_back(merge(name, rule, shapes[i], stages[i], state));
+      for (const ParameterShard* shard : stages[i])
+        if (ranks_->all_names.empty()) check_covered(name, *shard, state);
+      copies.push_back(merge(name, rule, shapes[i], all, stages[i], state));
     }
     parameter.states[state] = one_of(name + " (" + state + ")", name, copies);
   }
@@ -190,7 +191,7 @@ SavedParameter Merger::trained(const std::string& name,
         step && first ? step.as_double() == first.as_double() : step.is_none() == first.is_none();
     if (!same) step.fail("step " + first.found() + " for " + name + ", as on tp rank 0");
   }
-  for (const ParameterShard& shard : all)
+  for (const ParameterShard& shard : *all)
     if (shard.tp_rank == 0) parameter.pp_ranks.push_back(shard.pp_rank);
   // Whatever tp did before, other keys describe an expert's parameter.
   const auto* layer = ranks_->experts.layer_of(name);
@@ -209,23 +210,25 @@ SavedParameter Merger::untrained(const std::string& name) const {
   const bool is_buffer = buffers_.contains(name);
   if (is_buffer) rule = {.kind = RuleKind::kReplicated};
   SavedParameter parameter{.rule = kUntrainedRule};
+  const auto all = std::make_shared<std::vector<ParameterShard>>();
   for (size_t tp = 0; tp < ranks_->model_tensors.size(); ++tp) {
     const NamedTensors& tensors = ranks_->model_tensors[tp];
     if (place >= tensors.size() || tensors[place].first != name)
       throw DamagedFile(name + ": not all tp ranks have it in the same place");
     if (is_buffer && tp > 0) continue;
     const TensorRecord own = widened(tensors[place].second);
-    ParameterShard& shard = parameter.shards.emplace_back(
-        ParameterShard{.tp_rank = static_cast<int>(tp), .shape = own.shape});
+    ParameterShard& shard =
+        all->emplace_back(ParameterShard{.tp_rank = static_cast<int>(tp), .shape = own.shape});
     shard.states[std::string(kFp32State)] = {own.dtype, {{0, 0, own.numel(), own.bytes}}};
   }
   Shards shards;
-  for (const ParameterShard& shard : parameter.shards) shards.push_back(&shard);
+  for (const ParameterShard& shard : *all) shards.push_back(&shard);
+  parameter.shards = all;
   const MergeShape merged = shape_of(name, rule, shards);
   parameter.shape = merged.full;
   parameter.cut = merged.cut;
   const std::string fp32(kFp32State);
-  TensorRecord& tensor = parameter.states[fp32] = merge(name, rule, merged, shards, fp32);
+  TensorRecord& tensor = parameter.states[fp32] = merge(name, rule, merged, all, shards, fp32);
   tensor.requires_grad = ranks_->model_tensors[0][place].second.requires_grad;
   // DeepSpeed writes no keys here. Its loader then assumes a cut along dim 0 where shapes differ.
   const bool needs_keys =
@@ -243,7 +246,8 @@ MergeShape Merger::shape_of(const std::string& name, const MergeRule& rule,
 
 // Returns the uncut tensor of a state.
 TensorRecord Merger::merge(const std::string& name, const MergeRule& rule, const MergeShape& to,
-                           const Shards& shards, const std::string& state) const {
+                           const ShardsPtr& all, const Shards& shards,
+                           const std::string& state) const {
   const ShardState& first = shards[0]->states.find(state)->second;
   const DType dtype = first.dtype;
   if (first.factored) {
@@ -258,10 +262,11 @@ TensorRecord Merger::merge(const std::string& name, const MergeRule& rule, const
     const ShardState& own = shards[static_cast<size_t>(rank)]->states.find(state)->second;
     if (own.dtype != dtype) throw DamagedFile(name + ": tp ranks have different dtypes");
     const ShardLayout layout = ShardLayout::make(to.full, to.cut, tp_size, rank);
+    const FragmentsPtr fragments(all, &own.fragments);
     if (to.cut.pieces.empty()) {
-      parts.push_back({layout, own.fragments});
+      parts.push_back({layout, fragments});
     } else {
-      append_pieces(parts, layout, name, state, own);
+      append_pieces(parts, layout, name, state, fragments, dtype);
     }
   }
   TensorRecord tensor{dtype, to.full, state == kFp32State && is_floating(dtype), nullptr};

@@ -17,7 +17,7 @@ namespace anymesh {
 // A parameter of a checkpoint: its uncut tensors, and the shards that make them up.
 //
 //   weight.state("exp_avg").bytes->read(offset, out);   // reads this range, out of all shards
-//   weight.shards[1].states.at("exp_avg").fragments     // which rank has which elements, and where
+//   weight.shards->at(1).states.at("exp_avg").fragments   // which rank has which elements, and where
 //   weight.slice(1)                                     // the elements that tp rank 1 has
 struct SavedParameter {
   Shape shape;
@@ -29,7 +29,7 @@ struct SavedParameter {
   std::vector<int> pp_ranks;  // ranks that hold it, in an ordinary checkpoint
   // As the files hold it: shards and their fragments, by (pp, tp), and how tp cuts them. A
   // universal folder and weights have one shard, the uncut tensor.
-  std::vector<ParameterShard> shards;
+  ShardsPtr shards;
   CutRule cut{.replicated = true};
   std::string_view rule;  // how the shards are merged, for people; empty if there is one shard
 
@@ -72,11 +72,11 @@ class Merger {
  private:
   using Shards = std::vector<const ParameterShard*>;  // one stage's, by tp rank
   MergeRule rule_of(const std::string& name) const;
-  SavedParameter trained(const std::string& name, const std::vector<ParameterShard>& all) const;
+  SavedParameter trained(const std::string& name, const ShardsPtr& all) const;
   SavedParameter untrained(const std::string& name) const;
   MergeShape shape_of(const std::string& name, const MergeRule& rule, const Shards& shards) const;
   TensorRecord merge(const std::string& name, const MergeRule& rule, const MergeShape& to,
-                     const Shards& shards, const std::string& state) const;
+                     const ShardsPtr& all, const Shards& shards, const std::string& state) const;
 
   std::shared_ptr<const ShardedCheckpoint> ranks_;
   UniversalInfo info_;

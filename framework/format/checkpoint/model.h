@@ -51,9 +51,9 @@ class Checkpoint {
 
  private:
   friend Checkpoint open_checkpoint(const std::filesystem::path&, int, RecordChecksums*);
-  friend Checkpoint checkpoint_of(std::shared_ptr<const ShardedCheckpoint>);
+  friend Checkpoint checkpoint_of(const std::shared_ptr<const ShardedCheckpoint>&);
   friend Checkpoint checkpoint_of(const std::filesystem::path&, const StoredWeights&);
-  void take(std::shared_ptr<const ShardedCheckpoint> ranks);
+  void take(const std::shared_ptr<const ShardedCheckpoint>& ranks);
   void take(const StoredWeights& weights);
   void open_universal();
   void add_buffers_of_zero3(int64_t tp_size);
@@ -76,9 +76,9 @@ class Checkpoint {
 Checkpoint open_checkpoint(const std::filesystem::path& path, int threads,
                            RecordChecksums* checks = nullptr);
 
-// Returns an ordinary checkpoint that is open already, or weights that were read from `path`,
+// Returns an ordinary checkpoint, or a part of one, that is open already, or weights that were read from `path`,
 // perhaps under other names.
-Checkpoint checkpoint_of(std::shared_ptr<const ShardedCheckpoint> ranks);
+Checkpoint checkpoint_of(const std::shared_ptr<const ShardedCheckpoint>& ranks);
 Checkpoint checkpoint_of(const std::filesystem::path& path, const StoredWeights& weights);
 
 // Returns the folder of `tag` (--tag) below the path. Without a tag, returns the folder that

@@ -57,14 +57,14 @@ Value step_of_zero3(const Value& optimizer_state) {
 }
 
 // Returns the parameter as one shard of one fragment.
-ParameterShard single_shard(const SavedParameter& parameter) {
+ShardsPtr single_shard(const SavedParameter& parameter) {
   ParameterShard shard{.shape = parameter.shape, .step = parameter.step};
   for (const auto& [name, tensor] : parameter.states) {
     ShardState& state = shard.states[name];
     state = {tensor.dtype, {{0, 0, tensor.numel(), tensor.bytes}}};
     if (tensor.shape != parameter.shape) state.factored = tensor.shape;
   }
-  return shard;
+  return std::make_shared<const std::vector<ParameterShard>>(1, std::move(shard));
 }
 
 std::string mesh_of(const Value& metadata) {
@@ -138,11 +138,11 @@ SavedParameter Checkpoint::parameter(const std::string& name) const {
                                                         : read_universal(first);
   if (!parameter.step && parameter.has_moments() && numel(parameter.shape) > 0)
     parameter.step = common_step_;
-  if (parameter.shards.empty()) parameter.shards = {single_shard(parameter)};
+  if (!parameter.shards) parameter.shards = single_shard(parameter);
   return parameter;
 }
 
-void Checkpoint::take(std::shared_ptr<const ShardedCheckpoint> ranks) {
+void Checkpoint::take(const std::shared_ptr<const ShardedCheckpoint>& ranks) {
   path = ranks->folder;
   model_states = ranks->model_states;
   metadata = model_states[0];
@@ -156,7 +156,7 @@ void Checkpoint::take(std::shared_ptr<const ShardedCheckpoint> ranks) {
   weights_rounded = ranks->weights_rounded;
   const int tp_size = ranks->tp_size;
   UniversalInfo info = merge_info(*ranks);
-  merger_ = std::make_shared<Merger>(std::move(ranks), std::move(info));
+  merger_ = std::make_shared<Merger>(ranks, std::move(info));
   merger_->merge_all([](const std::string&, const SavedParameter&) {});  // or throws
   names_ = merger_->names();
   add_buffers_of_zero3(tp_size);
@@ -204,7 +204,7 @@ void Checkpoint::add_frozen_of_zero3() {
   for (const auto& [name, shards] : ranks.parameters) {
     if (known.contains(name)) continue;
     add(name, shard_tensor(shards[0], kFp32State));
-    parameters_[name].shards = shards;
+    parameters_[name].shards = std::make_shared<std::vector<ParameterShard>>(shards);
   }
 }
 
@@ -306,10 +306,11 @@ Checkpoint open_checkpoint(const fs::path& path, int threads, RecordChecksums* c
   return checkpoint;
 }
 
-Checkpoint checkpoint_of(std::shared_ptr<const ShardedCheckpoint> ranks) {
+Checkpoint checkpoint_of(const std::shared_ptr<const ShardedCheckpoint>& ranks) {
   Checkpoint checkpoint;
-  checkpoint.take(std::move(ranks));
+  checkpoint.take(ranks);
   checkpoint.finish();
+  if (!ranks->all_names.empty()) checkpoint.names_ = ranks->all_names;
   return checkpoint;
 }
 

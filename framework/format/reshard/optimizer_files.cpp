@@ -51,9 +51,7 @@ TensorRecord flat_tensor(const Group& group, std::string_view state,
     pad(fragment.partition_start);
     const BytesPtr whole = group.parameters[fragment.param].states.find(state)->second.bytes;
     parts.push_back(
-        {0, next, fragment.numel,
-         std::make_shared<SubRange>(whole, static_cast<uint64_t>(fragment.param_start) * size,
-                                    static_cast<uint64_t>(fragment.numel) * size)});
+        {0, next, fragment.numel, whole, static_cast<uint64_t>(fragment.param_start) * size});
     next += fragment.numel;
   }
   pad(numel);

@@ -72,18 +72,20 @@ FragmentsByRank largest_fragments(const ShardedCheckpoint& source) {
   return ranks;
 }
 
-std::string bytes_at_begin(const ShardFragment& fragment, uint64_t most) {
-  std::string bytes(std::min(most, fragment.bytes->size()), '\0');
-  fragment.bytes->read(0, std::as_writable_bytes(std::span(bytes)));
+std::string bytes_at_begin(const Largest& largest, uint64_t most) {
+  const ShardFragment& fragment = *largest.fragment;
+  const auto held = static_cast<uint64_t>(fragment.numel) * element_size(largest.dtype);
+  std::string bytes(std::min(most, held), '\0');
+  fragment.bytes->read(fragment.offset, std::as_writable_bytes(std::span(bytes)));
   return bytes;
 }
 
 // Whether two fragments begin with the same MiB of elements, which are not all alike.
-bool are_copies(const ShardFragment& a, const ShardFragment& b) {
+bool are_copies(const Largest& a, const Largest& b) {
   constexpr uint64_t kRead = 1 << 20;
-  if (a.numel != b.numel || a.bytes->size() != b.bytes->size()) return false;
+  if (a.fragment->numel != b.fragment->numel || a.dtype != b.dtype) return false;
   const std::string first = bytes_at_begin(a, kRead);
-  const auto size = static_cast<size_t>(a.bytes->size() / static_cast<uint64_t>(a.numel));
+  const auto size = static_cast<size_t>(element_size(a.dtype));
   size_t alike = size;
   while (alike < first.size() && first[alike] == first[alike - size]) ++alike;
   return alike < first.size() && first == bytes_at_begin(b, kRead);
@@ -95,15 +97,14 @@ void check_sample(const ShardedCheckpoint& source, const ModelWeights& weights) 
   for (const auto& [rank, largest] : ranks) {
     const ShardFragment& fragment = *largest.fragment;
     const int64_t count = std::min(kMastersSample, fragment.numel);
-    const TensorRecord masters{largest.dtype, {fragment.numel}, false, fragment.bytes};
+    const TensorRecord masters = tensor_of(fragment, largest.dtype);
     if (const TensorRecord* weight = weights.of(*largest.name, *largest.shard))
       expect_rounded(*largest.name, masters.slice(0, {count}),
                      weight->slice(fragment.begin, {count}));
     if (source.stage < 3) continue;
     const auto [twin, is_new] =
-        known.emplace(bytes_at_begin(fragment, kMastersSample * sizeof(float)), &largest);
-    if (!is_new && twin->second->shard == largest.shard &&
-        are_copies(fragment, *twin->second->fragment))
+        known.emplace(bytes_at_begin(largest, kMastersSample * sizeof(float)), &largest);
+    if (!is_new && twin->second->shard == largest.shard && are_copies(largest, *twin->second))
       throw DamagedFile(file_of(fragment.bytes).string() +
                         ": has the masters of another rank, those in " +
                         file_of(twin->second->fragment->bytes).string());

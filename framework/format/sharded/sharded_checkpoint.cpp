@@ -274,6 +274,11 @@ void drop_sequence_ranks(RankFiles& files, const fs::path& model_file) {
   if (ranks && ranks.as_int() == 1) files = std::move(renumbered);
 }
 
+bool has_frozen_parameters(const Value& model_state) {
+  const Value shapes = model_state.find(keys::kFrozenParamShapes);
+  return shapes && shapes.size() > 0;
+}
+
 // Reads the model-states files, and finds the mesh.
 void read_models(ShardedCheckpoint& source, const RankFiles& models, int threads,
                  RecordChecksums* checks) {
@@ -281,15 +286,26 @@ void read_models(ShardedCheckpoint& source, const RankFiles& models, int threads
   check_complete(source.folder, models, dp_size_of(models), mp_size);
   source.metadata_files = paths_of(models);
   const auto first = static_cast<size_t>(mp_size);
-  source.model_states = read_all(std::span(source.metadata_files).first(first), threads, checks);
+  source.model_states.resize(first);
+  std::vector<std::vector<std::byte>> pickles(first);  // most dp ranks have the same ones
   source.frozen_parts.resize(source.metadata_files.size());
-  parallel_for(source.frozen_parts.size(), threads, [&](size_t i) {
-    const Value state =
-        i < first ? source.model_states[i] : read_torch_file(source.metadata_files[i], checks);
-    if (i >= first) check_same_shapes(state, source.model_states[i % first]);
-    if (const Value shapes = state.find(keys::kFrozenParamShapes); shapes && shapes.size() > 0)
+  const auto read = [&](size_t i) {
+    const ZipReader zip = open_torch_file(source.metadata_files[i]);
+    Value& model_state = source.model_states[i % first];
+    const bool has_frozen = model_state && has_frozen_parameters(model_state);
+    if (i >= first && !has_frozen && read_pickle(zip) == pickles[i % first]) return;
+    const Value state = read_torch_file(zip, checks);
+    if (i < first) {
+      model_state = state;
+      if (source.metadata_files.size() > first) pickles[i] = read_pickle(zip);
+    } else {
+      check_same_shapes(state, model_state);
+    }
+    if (has_frozen_parameters(state))
       source.frozen_parts[i] = state.at(keys::kFrozenParamFragments);
-  });
+  };
+  parallel_for(first, threads, read);
+  parallel_for(source.frozen_parts.size() - first, threads, [&](size_t i) { read(first + i); });
   const Value& metadata = source.model_states[0];
   if (const Value recorded = metadata.find(keys::kParallelDimensions)) {
     const auto [tp, pp] = degrees_of(metadata);

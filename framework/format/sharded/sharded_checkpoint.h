@@ -35,8 +35,10 @@ struct ShardFragment {
   int dp_rank = 0;
   int64_t begin = 0;  // in the shard
   int64_t numel = 0;
-  BytesPtr bytes;  // exactly numel elements
+  BytesPtr bytes;  // have the elements from `offset` on
+  uint64_t offset = 0;
 };
+using FragmentsPtr = std::shared_ptr<const std::vector<ShardFragment>>;
 
 // One state of a shard; its fragments ascend by `begin`.
 struct ShardState {
@@ -62,6 +64,7 @@ struct ParameterShard {
     return state.factored ? *state.factored : shape;
   }
 };
+using ShardsPtr = std::shared_ptr<const std::vector<ParameterShard>>;
 
 // The contents of a pipeline's layer file, whose keys are names within the layer.
 struct LayerFile {
@@ -98,6 +101,9 @@ struct ShardedCheckpoint {
   Value optimizer_state;         // contents of the universal optimizer_state.pt
   std::string states_refused;    // why only fp32 states are here; empty if all are
   bool weights_rounded = false;  // some weights are rounded, for want of usable masters
+  // In a part of a checkpoint: the names of all parameters. `parameters` then lacks some, and some
+  // fragments of the others.
+  std::vector<std::string> all_names;
 
   const Value& model_state(int pp_rank, int tp_rank) const {
     return model_states[static_cast<size_t>(pp_rank * tp_size + tp_rank)];

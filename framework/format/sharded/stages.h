@@ -101,11 +101,13 @@ void add_fragment(ParameterShard& shard, std::string_view state, int dp_rank, co
 void add_fragments(ParameterShard& shard, int dp_rank, const Value& fp32,
                    const OptimizerStates& states, int64_t start, int64_t begin, int64_t numel);
 
-// The place of a group's partition that one rank holds. Parameters of a group are all experts, or
-// none is.
+// Whether a group's parameters are experts. Throws if only some are.
+bool has_experts(const ShardedCheckpoint& source, const std::vector<NamedShape>& group);
+
+// The place of a group's partition that one rank holds.
 struct GroupPart {
-  GroupPart(const ShardedCheckpoint& source, const std::vector<NamedShape>& group, int dp_rank,
-            int mp_rank, const Value& param_group);
+  GroupPart(const ShardedCheckpoint& source, bool has_experts, int dp_rank, int mp_rank,
+            const Value& param_group);
   int rank, ranks;  // the partition's number, and how many there are
   bool experts;
   int mp_rank;  // that the parameters' shards are listed at

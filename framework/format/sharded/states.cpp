@@ -150,11 +150,8 @@ void add_fragment(ParameterShard& shard, std::string_view state, int dp_rank, co
   if (held.dtype != tensor.dtype)
     flat.fail(std::string(dtype_name(held.dtype)) + ", as on other ranks");
   if (numel == 0) return;
-  const uint64_t size = element_size(tensor.dtype);
-  held.fragments.push_back(
-      {dp_rank, begin, numel,
-       std::make_shared<SubRange>(tensor.bytes, static_cast<uint64_t>(start) * size,
-                                  static_cast<uint64_t>(numel) * size)});
+  held.fragments.push_back({dp_rank, begin, numel, tensor.bytes,
+                            static_cast<uint64_t>(start) * element_size(tensor.dtype)});
 }
 
 void add_fragments(ParameterShard& shard, int dp_rank, const Value& fp32,
@@ -169,16 +166,18 @@ void add_fragments(ParameterShard& shard, int dp_rank, const Value& fp32,
   }
 }
 
-GroupPart::GroupPart(const ShardedCheckpoint& source, const std::vector<NamedShape>& group,
-                     int dp_rank, int mp, const Value& param_group)
-    : rank(dp_rank),
-      ranks(source.dp_size),
-      experts(!group.empty() && source.experts.is_expert(group[0].name)),
-      mp_rank(mp) {
+bool has_experts(const ShardedCheckpoint& source, const std::vector<NamedShape>& group) {
+  const bool experts = !group.empty() && source.experts.is_expert(group[0].name);
   for (const NamedShape& parameter : group)
     if (source.experts.is_expert(parameter.name) != experts)
       throw DamagedFile(source.folder.string() + ": " + parameter.name + " and " + group[0].name +
                         " are in one group, though only one of them is an expert's");
+  return experts;
+}
+
+GroupPart::GroupPart(const ShardedCheckpoint& source, bool has_experts, int dp_rank, int mp,
+                     const Value& param_group)
+    : rank(dp_rank), ranks(source.dp_size), experts(has_experts), mp_rank(mp) {
   if (!experts) return;
   const Value name = param_group.find(keys::kGroupName);
   spread = source.experts.rank_of(dp_rank, source.dp_size, mp % source.tp_size, source.tp_size,

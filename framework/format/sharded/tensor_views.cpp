@@ -170,8 +170,17 @@ MergedTensor::MergedTensor(std::vector<Part> parts, DType dtype, std::string wha
 
 BytesPtr joined(const Shape& shape, std::vector<ShardFragment> fragments, DType dtype) {
   const ShardLayout whole = ShardLayout::make(shape, {.replicated = true}, 1, 0);
-  return std::make_shared<MergedTensor>(
-      std::vector<MergedTensor::Part>{{whole, std::move(fragments)}}, dtype);
+  auto all = std::make_shared<const std::vector<ShardFragment>>(std::move(fragments));
+  return std::make_shared<MergedTensor>(std::vector<MergedTensor::Part>{{whole, std::move(all)}},
+                                        dtype);
+}
+
+TensorRecord tensor_of(const ShardFragment& fragment, DType dtype) {
+  const auto size = static_cast<uint64_t>(fragment.numel) * element_size(dtype);
+  return {dtype,
+          {fragment.numel},
+          false,
+          std::make_shared<SubRange>(fragment.bytes, fragment.offset, size)};
 }
 
 void MergedTensor::read(uint64_t offset, std::span<std::byte> out) const {
@@ -198,9 +207,9 @@ void MergedTensor::read_part(const Part& part, int64_t begin, int64_t end,
                              std::span<std::byte> out) const {
   const int64_t first = part.layout.shard_position(begin), last = part.layout.shard_position(end);
   auto fragment =
-      std::upper_bound(part.fragments.begin(), part.fragments.end(), first,
+      std::upper_bound(part.fragments->begin(), part.fragments->end(), first,
                        [](int64_t at, const ShardFragment& f) { return at < f.begin + f.numel; });
-  for (; fragment != part.fragments.end() && fragment->begin < last; ++fragment) {
+  for (; fragment != part.fragments->end() && fragment->begin < last; ++fragment) {
     read_fragment(part, *fragment, std::max(first, fragment->begin),
                   std::min(last, fragment->begin + fragment->numel), begin, out);
   }
@@ -222,14 +231,15 @@ void MergedTensor::read_fragment(const Part& part, const ShardFragment& fragment
     ++runs;
   });
   if (runs == 1) {
-    fragment.bytes->read(bytes(only.shard - fragment.begin),
+    fragment.bytes->read(fragment.offset + bytes(only.shard - fragment.begin),
                          out.subspan(bytes(only.full - full_begin), bytes(only.count)));
     begin = only.shard + only.count;
   }
   std::vector<std::byte> rows(bytes(std::min(kRows, end - begin)));
   for (; begin < end; begin += kRows) {
     const int64_t n = std::min(kRows, end - begin);
-    fragment.bytes->read(bytes(begin - fragment.begin), std::span(rows).first(bytes(n)));
+    fragment.bytes->read(fragment.offset + bytes(begin - fragment.begin),
+                         std::span(rows).first(bytes(n)));
     part.layout.for_each_run(begin, n, [&](int64_t full, int64_t shard, int64_t count) {
       std::memcpy(out.data() + bytes(full - full_begin), rows.data() + bytes(shard - begin),
                   bytes(count));
@@ -238,15 +248,18 @@ void MergedTensor::read_fragment(const Part& part, const ShardFragment& fragment
 }
 
 void append_pieces(std::vector<MergedTensor::Part>& parts, const ShardLayout& layout,
-                   const std::string& name, const std::string& state, const ShardState& shard) {
+                   const std::string& name, const std::string& state, const FragmentsPtr& fragments,
+                   DType dtype) {
   for (size_t i = 0; i < layout.pieces().size(); ++i) {
     const auto& [full_begin, shard_begin, width, scale, is_copy] = layout.pieces()[i];
-    std::vector<ShardFragment> fragments = shard.fragments;
-    if (scale != 1 && shard.dtype != DType::kFloat32)
+    parts.push_back({layout.only(i), fragments, is_copy});
+    if (scale == 1) continue;
+    if (dtype != DType::kFloat32)
       throw Unreadable(name + ": an affine map scales it, but its " + state + " is not float32");
-    for (ShardFragment& fragment : fragments)
-      if (scale != 1) fragment.bytes = divided(fragment.bytes, factor_of_state(scale, state));
-    parts.push_back({layout.only(i), std::move(fragments), is_copy});
+    std::vector<ShardFragment> scaled = *fragments;
+    for (ShardFragment& fragment : scaled)
+      fragment.bytes = divided(fragment.bytes, factor_of_state(scale, state));
+    parts.back().fragments = std::make_shared<const std::vector<ShardFragment>>(std::move(scaled));
   }
 }
 

@@ -16,9 +16,9 @@ namespace anymesh {
 class MergedTensor : public ByteSource {
  public:
   struct Part {
-    ShardLayout layout;                    // its pieces ascend in the full tensor
-    std::vector<ShardFragment> fragments;  // ascending, covering the shard
-    bool is_copy = false;                  // parts before it have the same elements
+    ShardLayout layout;      // its pieces ascend in the full tensor
+    FragmentsPtr fragments;  // ascending, covering the shard
+    bool is_copy = false;    // parts before it have the same elements
   };
   // `what` names the tensor if a copy differs, for which read() throws DamagedFile.
   MergedTensor(std::vector<Part> parts, DType dtype, std::string what = "");
@@ -38,10 +38,13 @@ class MergedTensor : public ByteSource {
 // Adds a part for each piece that an affine map gives a shard of the parameter `name`. Its scale is
 // divided out, as its power in this state. Throws Unreadable if the elements are not float32.
 void append_pieces(std::vector<MergedTensor::Part>& parts, const ShardLayout& layout,
-                   const std::string& name, const std::string& state, const ShardState& shard);
+                   const std::string& name, const std::string& state, const FragmentsPtr& fragments,
+                   DType dtype);
 
 // Joins consecutive fragments into a tensor of this shape: a shard, or a tensor that only dp cuts.
 BytesPtr joined(const Shape& shape, std::vector<ShardFragment> fragments, DType dtype);
+// Returns a fragment's elements as a flat tensor.
+TensorRecord tensor_of(const ShardFragment& fragment, DType dtype);
 
 // The differences between two tensors with the same number of elements. The tensors are compared a
 // few MiB at a time: bit by bit if they have one dtype, else by value.

@@ -96,7 +96,7 @@ class RankReader {
       for (const auto& group : order.groups) names.push_back(names_of(group));
     }
     for (size_t g = 0; g < order.groups.size(); ++g) {
-      GroupPart part(source_, order.groups[g], 0, mp_, param_groups.at(g));
+      GroupPart part(source_, has_experts(source_, order.groups[g]), 0, mp_, param_groups.at(g));
       part.spread.ep = ep_rank_;
       if (!(part.experts ? experts : dense)) continue;
       if (flat_) {

@@ -251,16 +251,11 @@ void read_all_groups(ShardedCheckpoint& source, const std::vector<Value>& optimi
       const Value fp32 = file.at(keys::kOptimizerStateDict).at(keys::kFp32Groups);
       if (fp32.size() != groups.size())
         fp32.fail("partitions of " + std::to_string(groups.size()) + " groups");
-      for (size_t g = 0; g < groups.size(); ++g)
-        read_group(source,
-                   {file,
-                    g,
-                    groups[g],
-                    dp,
-                    mp,
-                    {source, groups[g], dp, mp,
-                     group_state(file.at(keys::kOptimizerStateDict), g).second}},
-                   !round_robin || source.stage == 0);
+      for (size_t g = 0; g < groups.size(); ++g) {
+        const Value group = group_state(file.at(keys::kOptimizerStateDict), g).second;
+        const GroupPart part(source, has_experts(source, groups[g]), dp, mp, group);
+        read_group(source, {file, g, groups[g], dp, mp, part}, !round_robin || source.stage == 0);
+      }
     }
   }
   if (round_robin) check_weights(source);

@@ -33,27 +33,47 @@ std::vector<std::vector<std::string>> group_names(const Value& torch_state, cons
   return groups;
 }
 
-// Reads one sub-group of one rank.
-void read_sub_group(ShardedCheckpoint& source, const Value& state, size_t g, const Value& shapes,
-                    int dp, int mp) {
+// A dp rank's part of a sub-group.
+struct SubGroup {
+  Value fp32;
+  OptimizerStates states;
+  GroupPart part;
+  int64_t start = 0;  // of the next parameter's elements
+};
+
+SubGroup sub_group_of(ShardedCheckpoint& source, const Value& state, size_t g, bool experts, int dp,
+                      int mp) {
   const Value torch_state = state.at(keys::kOptimizerStateDict),
               fp32 = state.at(keys::kFp32FlatGroups).at(g);
   const Value group = group_of(torch_state, static_cast<int64_t>(g));
-  const OptimizerStates states = states_of(source, entry_of(torch_state.at(keys::kState), g), group,
-                                           {fp32.as_tensor().numel()});
-  const std::vector<NamedShape> parameters = named_shapes(shapes);
-  const GroupPart part(source, parameters, dp, mp, group);
-  int64_t start = 0;
+  OptimizerStates states = states_of(source, entry_of(torch_state.at(keys::kState), g), group,
+                                     {fp32.as_tensor().numel()});
+  return {fp32, std::move(states), GroupPart(source, experts, dp, mp, group)};
+}
+
+// Reads one sub-group of all dp ranks, parameter by parameter.
+void read_sub_group(ShardedCheckpoint& source, const std::vector<Value>& ranks, size_t g,
+                    const std::vector<NamedShape>& parameters, int mp) {
+  const bool experts = has_experts(source, parameters);
+  std::vector<SubGroup> parts;
+  for (const Value& state : ranks)
+    parts.push_back(sub_group_of(source, state, g, experts, static_cast<int>(parts.size()), mp));
   for (const NamedShape& parameter : parameters) {
-    const auto [name, shape, first] = part.place(source, parameter);
-    const auto [begin, held] = zero3_part(numel(parameter.shape), part.rank, part.ranks);
-    ParameterShard& shard = shard_of(source, name, part.mp_rank, shape);
-    add_fragments(shard, dp, fp32, states, start, first + begin, held);
-    set_numbers(source, shard, name, states);
-    start += zero3_part_numel(numel(parameter.shape), part.ranks);
+    const int64_t count = numel(parameter.shape);
+    ParameterShard* shard = nullptr;  // all dense parts are of one
+    for (size_t dp = 0; dp < parts.size(); ++dp) {
+      auto& [fp32, states, part, start] = parts[dp];
+      const auto [name, shape, first] = part.place(source, parameter);
+      if (!shard || experts) shard = &shard_of(source, name, part.mp_rank, shape);
+      const auto [begin, held] = zero3_part(count, part.rank, part.ranks);
+      add_fragments(*shard, static_cast<int>(dp), fp32, states, start, first + begin, held);
+      set_numbers(source, *shard, name, states);
+      start += zero3_part_numel(count, part.ranks);
+    }
   }
-  if (fp32.as_tensor().numel() != start)
-    fp32.fail("a sub-group of " + std::to_string(start) + " elements");
+  for (const SubGroup& part : parts)
+    if (part.fp32.as_tensor().numel() != part.start)
+      part.fp32.fail("a sub-group of " + std::to_string(part.start) + " elements");
 }
 
 // Returns the state that DeepSpeed's stage-3 loader needs: the scaler, the parameter groups, and
@@ -77,7 +97,8 @@ void read_frozen_of_zero3(ShardedCheckpoint& source) {
       const auto file = static_cast<size_t>(dp * source.tp_size * source.pp_size + mp);
       const Value& parts = source.frozen_parts.at(file);
       for (const NamedShape& parameter : named_shapes(shapes)) {
-        const GroupPart rank(source, {parameter}, dp, mp, Value::dict());
+        const GroupPart rank(source, source.experts.is_expert(parameter.name), dp, mp,
+                             Value::dict());
         const auto [name, shape, first] = rank.place(source, parameter);
         const auto [begin, held] = zero3_part(numel(parameter.shape), rank.rank, rank.ranks);
         ParameterShard& shard = shard_of(source, name, rank.mp_rank, shape);
@@ -96,14 +117,15 @@ void read_zero3(ShardedCheckpoint& source, const std::vector<Value>& optimizers)
     const Value& first = source.optimizers.emplace_back(
         optimizers[static_cast<size_t>(mp)].at(keys::kOptimizerStateDict));
     source.groups.push_back(group_names(first.at(keys::kOptimizerStateDict), shapes));
+    std::vector<Value> ranks;
     for (int dp = 0; dp < source.dp_size; ++dp) {
-      const Value state =
-          optimizers[static_cast<size_t>(dp * mp_size + mp)].at(keys::kOptimizerStateDict);
-      const Value flat = state.at(keys::kFp32FlatGroups);
+      ranks.push_back(
+          optimizers[static_cast<size_t>(dp * mp_size + mp)].at(keys::kOptimizerStateDict));
+      const Value flat = ranks.back().at(keys::kFp32FlatGroups);
       if (flat.size() != shapes.size()) flat.fail(std::to_string(shapes.size()) + " sub-groups");
-      for (size_t g = 0; g < shapes.size(); ++g)
-        read_sub_group(source, state, g, shapes.at(g), dp, mp);
     }
+    for (size_t g = 0; g < shapes.size(); ++g)
+      read_sub_group(source, ranks, g, named_shapes(shapes.at(g)), mp);
   }
   read_frozen_of_zero3(source);
   if (source.states_refused.empty())

@@ -77,15 +77,18 @@ FileLayout layout_of(const std::string& stem, const Value& value, std::span<cons
   return zip.finish();
 }
 
-Value read_archive(const ZipReader& zip, RecordChecksums* checks) {
-  const std::string file = zip.file()->path().string();
-  const auto& records = zip.records();
-  const auto pickle = std::find_if(records.begin(), records.end(), [](const auto& record) {
+const ZipReader::Record& pickle_of(const ZipReader& zip) {
+  const auto pickle = std::ranges::find_if(zip.records(), [](const auto& record) {
     const auto slash = record.name.find('/');
     return slash != std::string::npos && record.name.substr(slash + 1) == kPickleRecord;
   });
-  if (pickle == records.end())
-    throw DamagedFile(file + ": has no data.pkl, so it is not of torch.save");
+  if (pickle != zip.records().end()) return *pickle;
+  throw DamagedFile(zip.file()->path().string() + ": has no data.pkl, so it is not of torch.save");
+}
+
+Value read_archive(const ZipReader& zip, RecordChecksums* checks) {
+  const std::string file = zip.file()->path().string();
+  const ZipReader::Record* pickle = &pickle_of(zip);
   const std::string top = pickle->name.substr(0, pickle->name.find('/') + 1);
   if (const auto* order = zip.find(top + "byteorder")) {
     constexpr std::string_view kLittle = "little";
@@ -107,7 +110,7 @@ Value read_archive(const ZipReader& zip, RecordChecksums* checks) {
   };
   // The directory's records and the pickle's text have taken part of the memory allowed.
   uint64_t taken = pickle->size;
-  for (const auto& record : records) taken += kRecordBytes + record.name.size();
+  for (const auto& record : zip.records()) taken += kRecordBytes + record.name.size();
   const uint64_t allowed = 2 * zip.file()->size() + kAllowance;
   return decode_pickle(zip.read(*pickle), open_storage, file, allowed - std::min(allowed, taken));
 }
@@ -131,6 +134,8 @@ ZipReader open_torch_file(const std::filesystem::path& path) {
   throw DamagedFile(path.string() + ": is not a file of torch.save (no zip archive); it has " +
                     std::to_string(file->size()) + " bytes");
 }
+
+std::vector<std::byte> read_pickle(const ZipReader& zip) { return zip.read(pickle_of(zip)); }
 
 Value read_torch_file(const ZipReader& zip, RecordChecksums* checks) {
   return naming_memory(zip.file()->path(), [&] { return read_archive(zip, checks); });

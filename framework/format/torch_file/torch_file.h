@@ -26,6 +26,8 @@ Value read_torch_file(const std::filesystem::path& path, RecordChecksums* checks
 // The same in two steps, for a caller that needs the archive too.
 ZipReader open_torch_file(const std::filesystem::path& path);
 Value read_torch_file(const ZipReader& zip, RecordChecksums* checks = nullptr);
+// Returns the object part. Files with the same one differ in their tensors' elements alone.
+std::vector<std::byte> read_pickle(const ZipReader& zip);
 
 // Writes the tensors in blocks from `threads` threads (write_files.h). Each tensor gets a storage
 // of exactly its own bytes (a view does not drag its storage along), but tensors with the same

@@ -139,9 +139,9 @@ int64_t elements_of(const ConvertPlan& plan) {
 // Returns the fragments that the file's tensor is merged from.
 nlohmann::ordered_json sources_of(const SavedParameter& parameter, const std::string& state) {
   nlohmann::ordered_json sources;
-  for (const ParameterShard& shard : parameter.shards) {
+  for (const ParameterShard& shard : *parameter.shards) {
     const auto held = shard.states.find(state);
-    if (held == shard.states.end() || shard.pp_rank != parameter.shards[0].pp_rank) continue;
+    if (held == shard.states.end() || shard.pp_rank != parameter.shards->front().pp_rank) continue;
     for (const ShardFragment& fragment : held->second.fragments)
       sources.push_back({{"tp_rank", shard.tp_rank},
                          {"dp_rank", fragment.dp_rank},

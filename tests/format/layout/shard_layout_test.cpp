@@ -160,15 +160,16 @@ TEST(MergedTensor, MergingUndoesSlicing) {
       layout.for_each_run(0, layout.shard_numel(), [&](int64_t from, int64_t to, int64_t n) {
         std::copy_n(full.begin() + from, n, shard.begin() + to);
       });
-      MergedTensor::Part part{layout, {}};
+      std::vector<ShardFragment> fragments;
       for (int64_t begin = 0; begin < layout.shard_numel();) {
         const int64_t n = std::min<int64_t>(begin % 4 + 2, layout.shard_numel() - begin);
-        part.fragments.push_back(
+        fragments.push_back(
             {0, begin, n,
              bytes_of(std::vector<float>(shard.begin() + begin, shard.begin() + begin + n))});
         begin += n;
       }
-      parts.push_back(std::move(part));
+      parts.push_back(
+          {layout, std::make_shared<const std::vector<ShardFragment>>(std::move(fragments))});
     }
     const MergedTensor merged(parts, DType::kFloat32);
     EXPECT_EQ(floats(merged), full) << name_of(c);

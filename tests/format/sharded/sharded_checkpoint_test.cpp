@@ -96,7 +96,8 @@ TEST(ShardedCheckpoint, SplitsParametersOverDataParallelRanks) {
     int64_t next = 0;
     for (const auto& fragment : shards.front().states.at("fp32").fragments) {
       EXPECT_EQ(fragment.begin, next) << name;
-      EXPECT_EQ(fragment.bytes->size(), static_cast<uint64_t>(fragment.numel) * 4);
+      EXPECT_GE(fragment.bytes->size(),
+                fragment.offset + static_cast<uint64_t>(fragment.numel) * 4);
       next += fragment.numel;
     }
     EXPECT_EQ(next, numel(shards.front().shape)) << name;
