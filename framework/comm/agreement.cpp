@@ -26,6 +26,22 @@ std::vector<std::string> gather_strings(Communicator& comm, const std::string& m
   return texts;
 }
 
+void send_string(Communicator& comm, const std::string& text, int to) {
+  const auto size = static_cast<int64_t>(text.size());
+  torch::Tensor bytes = torch::empty({size}, torch::kByte);
+  std::ranges::copy(text, static_cast<char*>(bytes.data_ptr()));
+  comm.exchange(torch::full({1}, size, torch::kLong), to, {}, to);
+  if (size > 0) comm.exchange(bytes, to, {}, to);
+}
+
+std::string receive_string(Communicator& comm, int from) {
+  torch::Tensor size = torch::empty({1}, torch::kLong);
+  comm.exchange({}, from, size, from);
+  torch::Tensor bytes = torch::empty({size.item<int64_t>()}, torch::kByte);
+  if (bytes.numel() > 0) comm.exchange({}, from, bytes, from);
+  return {static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes()};
+}
+
 std::vector<std::string> gather_lines(Communicator& comm, const std::vector<std::string>& mine) {
   std::string text;
   for (const std::string& line : mine) text += line + "\n";

@@ -12,6 +12,10 @@ namespace anymesh {
 // Returns every rank's text, in rank order.
 std::vector<std::string> gather_strings(Communicator& comm, const std::string& mine);
 
+// Sends a text to one rank, which receives it.
+void send_string(Communicator& comm, const std::string& text, int to);
+std::string receive_string(Communicator& comm, int from);
+
 // Returns every rank's lines, in rank order. REQUIRES: none has a line break.
 std::vector<std::string> gather_lines(Communicator& comm, const std::vector<std::string>& mine);
 

@@ -10,6 +10,7 @@
 #include "framework/checkpoint/load/fp32.h"
 #include "framework/checkpoint/load/load_own_files.h"
 #include "framework/checkpoint/load/load_whole_tensors.h"
+#include "framework/checkpoint/load/open_for_all.h"
 #include "framework/checkpoint/load/same_optimizer.h"
 #include "framework/checkpoint/load/same_settings.h"
 #include "framework/checkpoint/metadata.h"
@@ -207,10 +208,13 @@ LoadResult load_tag(const fs::path& load_dir, const fs::path& folder, Checkpoint
   // All ranks take the same path, because its reports and checks are collective.
   const bool as_saved = max_over(world, own_files.model_states ? 0 : 1) == 0;
   if (!as_saved) own_files = {};
-  Checkpoint checkpoint;
+  OpenedForAll opened;
+  Checkpoint& checkpoint = opened.checkpoint;
+  if (!as_saved && !options.custom_load_fn)
+    opened = open_for_all(folder, run, weights_only(options), checks);
   read_together(world, folder, [&] {
     if (as_saved) return;
-    checkpoint = open_checkpoint(folder, /*threads=*/1, &checks);
+    if (options.custom_load_fn) checkpoint = open_checkpoint(folder, /*threads=*/1, &checks);
     if (!weights_only(options))
       require_states(folder, checkpoint.states_refused,
                      "--no-load-optim or --finetune load the weights alone");
@@ -221,7 +225,7 @@ LoadResult load_tag(const fs::path& load_dir, const fs::path& folder, Checkpoint
   std::vector<std::string> fresh;
   StepsRead steps;
   read_together(world, folder, [&] {
-    if (!weights_only(options)) check_same_optimizer(metadata, adam);
+    if (!weights_only(options) && !opened.by_another) check_same_optimizer(metadata, adam);
     if (as_saved) {
       scaler = load_own_files(folder, own_files, run, checks, steps);
     } else {

@@ -1,12 +1,15 @@
 // A load on another mesh reads no byte twice and checks all it reads: no damaged byte goes unseen.
 #include <array>
 #include <fstream>
+#include <map>
+#include <optional>
 
 #include "framework/checkpoint/torch_bridge.h"
 #include "framework/comm/agreement.h"
 #include "framework/format/layout.h"
 #include "framework/format/torch_file.h"
 #include "framework/format/whole.h"
+#include "tests/support/opens.h"
 #include "tests/support/tiny_run.h"
 
 namespace anymesh {
@@ -72,6 +75,27 @@ RANKS_TEST_F(LoadChecks, ARankReadsWhatItHolds) {
       }
     }
     clear();
+  }
+}
+
+// One rank reads the files that hold nothing but metadata, and tells the others what it found.
+RANKS_TEST_F(LoadChecks, MetadataIsReadOnce) {
+  {
+    TinyRun run(kData, 3);
+    run.train(1);
+    run.engine.save_checkpoint(folder_, {.tag = "step1"});
+  }
+  for (const bool weights_only : {false, true}) {
+    TinyRun run(kSplit, 1);
+    const bool first = test_world()->rank() == 0;
+    std::optional<Opens> opens;
+    if (first) opens.emplace(folder_ / "step1");
+    test_world()->barrier();
+    run.engine.load_checkpoint(folder_, {.load_module_only = weights_only});
+    test_world()->barrier();
+    const auto counts = first ? opens->counts() : std::map<std::string, int>();
+    for (int dp = 1; first && dp < 4; ++dp)
+      EXPECT_EQ(counts.at(zero3_model_states_file(dp, 0)), 1) << dp;
   }
 }
 

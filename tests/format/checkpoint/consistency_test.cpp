@@ -2,14 +2,11 @@
 // and names the file and both values. Nothing here has a manifest, as DeepSpeed's checkpoints have
 // none.
 
-#include <sys/inotify.h>
-#include <unistd.h>
-
-#include <array>
 #include <cmath>
 
 #include "framework/format/reshard.h"
 #include "framework/format/whole.h"
+#include "tests/support/opens.h"
 #include "tests/support/synthetic.h"
 #include "tests/tools/ckpt_support.h"
 
@@ -149,34 +146,6 @@ TEST_F(MixedSaves, AnUnpartitionedOptimizersParametersAreCounted) {
   EXPECT_GT(report.parameters, 16);
   EXPECT_GT(report.elements, 1000);
 }
-
-// Counts how often each file of a folder is opened during its life.
-class Opens {
- public:
-  explicit Opens(const fs::path& folder) : queue_(inotify_init1(IN_NONBLOCK)) {
-    inotify_add_watch(queue_, folder.c_str(), IN_OPEN);
-  }
-  ~Opens() { close(queue_); }
-  Opens(const Opens&) = delete;
-  Opens& operator=(const Opens&) = delete;
-
-  std::map<std::string, int> counts() const {
-    std::map<std::string, int> counts;
-    alignas(inotify_event) std::array<char, 1 << 16> events;
-    for (ssize_t size; (size = read(queue_, events.data(), events.size())) > 0;) {
-      for (ssize_t at = 0; at < size;) {
-        const auto* event =
-            reinterpret_cast<const inotify_event*>(&events[static_cast<size_t>(at)]);
-        if (event->len > 0) ++counts[event->name];
-        at += static_cast<ssize_t>(sizeof *event + event->len);
-      }
-    }
-    return counts;
-  }
-
- private:
-  int queue_;
-};
 
 // A file is opened once to plan, and once more if it is copied as it is.
 TEST_F(MixedSaves, EachFileIsOpenedOnce) {
