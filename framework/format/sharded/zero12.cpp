@@ -86,53 +86,23 @@ struct RankGroup {
 
 // DeepSpeedZeroOptimizer with Muon keeps the whole momentum of each matrix that has elements in the
 // partition, one matrix after the other. With offloading, and in BF16_Optimizer, it keeps the
-// partition's momentum.
-class MuonMomentum {
- public:
-  MuonMomentum(const RankGroup& rank, const std::vector<Fragment>& fragments,
-               const std::vector<int64_t>& counts)
-      : rank_(rank), fragments_(fragments), counts_(counts) {}
-
-  // Takes the momentum of whole matrices out of a group's state.
-  void take(Value& entry, const Value& param_group) {
-    if (!entry.is_dict() || !param_group.find(keys::kUseMuon).value_or(false).as_bool()) return;
-    const Value momentum = entry.find(kMomentumState);
-    if (!momentum.is_tensor() || !is_floating(momentum.as_tensor().dtype)) return;
-    int64_t whole = 0;
-    for (const Fragment& fragment : fragments_) whole += numel(parameter(fragment).shape);
-    if (momentum.as_tensor().numel() != whole) return;
-    const bool sizes_tell = std::ranges::count(counts_, whole) == 0,
-               has_stage =
-                   !rank_.file.at(keys::kOptimizerStateDict).find(keys::kZeroStage).is_none();
-    if (!sizes_tell && (!has_stage || is_offloaded(rank_.file))) return;
-    momentum_ = momentum;
-    entry.erase(kMomentumState);
-  }
-
-  // Adds this rank's elements of what was taken.
-  void add_to(ShardedCheckpoint& source) const {
-    if (!momentum_) return;
-    int64_t start = 0;  // of a matrix
-    for (const Fragment& fragment : fragments_) {
-      const auto& [name, shape] = parameter(fragment);
-      const ExpertSpread::Place place = rank_.part.place(source, {name, shape});
-      add_fragment(shard_of(source, place.name, rank_.part.mp_rank, place.shape), kMomentumState,
-                   rank_.dp, momentum_, start + fragment.param_start,
-                   place.begin + fragment.param_start, fragment.numel);
-      start += numel(shape);
-    }
-  }
-
- private:
-  const NamedShape& parameter(const Fragment& fragment) const {
-    return rank_.group[fragment.param];
-  }
-
-  const RankGroup& rank_;
-  const std::vector<Fragment>& fragments_;
-  const std::vector<int64_t>& counts_;
-  Value momentum_;
-};
+// partition's momentum. Takes the momentum of whole matrices out of a group's state; None if there
+// is none.
+Value take_whole_momentum(Value& entry, const Value& param_group, const RankGroup& rank,
+                          const std::vector<Fragment>& fragments,
+                          const std::vector<int64_t>& counts) {
+  if (!entry.is_dict() || !param_group.find(keys::kUseMuon).value_or(false).as_bool()) return {};
+  const Value momentum = entry.find(kMomentumState);
+  if (!momentum.is_tensor() || !is_floating(momentum.as_tensor().dtype)) return {};
+  int64_t whole = 0;
+  for (const Fragment& fragment : fragments) whole += numel(rank.group[fragment.param].shape);
+  if (momentum.as_tensor().numel() != whole) return {};
+  const bool sizes_tell = std::ranges::count(counts, whole) == 0,
+             has_stage = !rank.file.at(keys::kOptimizerStateDict).find(keys::kZeroStage).is_none();
+  if (!sizes_tell && (!has_stage || is_offloaded(rank.file))) return {};
+  entry.erase(kMomentumState);
+  return momentum;
+}
 
 // Reads all fragments of all states.
 void read_group(ShardedCheckpoint& source, const RankGroup& rank, bool check_mappings) {
@@ -146,17 +116,20 @@ void read_group(ShardedCheckpoint& source, const RankGroup& rank, bool check_map
   const int64_t padded = layout.partition_numel();
   const std::vector<int64_t> counts = {padded, padded - layout.padding(part.rank)};
   auto [entry, param_group] = group_state(state, g);
-  MuonMomentum momentum(rank, fragments, counts);
-  momentum.take(entry, param_group);
+  const Value momentum = take_whole_momentum(entry, param_group, rank, fragments, counts);
+  int64_t matrix = 0;  // the place of the fragment's parameter in `momentum`
   const OptimizerStates states = states_of(source, entry, param_group, counts);
   for (const Fragment& fragment : fragments) {
     const auto& [name, shape, begin] = part.place(source, group[fragment.param]);
     ParameterShard& shard = shard_of(source, name, part.mp_rank, shape);
     add_fragments(shard, dp, fp32, states, fragment.partition_start, begin + fragment.param_start,
                   fragment.numel);
+    if (momentum)
+      add_fragment(shard, kMomentumState, dp, momentum, matrix + fragment.param_start,
+                   begin + fragment.param_start, fragment.numel);
+    matrix += numel(group[fragment.param].shape);
     set_numbers(source, shard, name, states);
   }
-  momentum.add_to(source);
 }
 
 // With round_robin_gradients, DeepSpeed records an order in param_slice_mappings that is not the
