@@ -130,9 +130,11 @@ ParameterShard& shard_of(ShardedCheckpoint& source, const std::string& name, int
                          const Shape& shape);
 void set_numbers(ShardedCheckpoint& source, ParameterShard& shard, const std::string& name,
                  const OptimizerStates& states);
-// Puts the single numbers of a base optimizer's entries, by group, into a universal
-// optimizer_state, where ds_reshard finds them.
-void add_numbers(Value& optimizer_state, const std::vector<Value::Entry>& entries);
+// Returns a universal optimizer_state from `state`, that of DeepSpeed's optimizer: without the
+// tensors that the parameters' own files hold, and with zero paddings. `torch` is the state of
+// torch's optimizer in it, whose step and other single numbers the loader of ZeRO 3 and ds_reshard
+// need. DeepSpeed's converter also leaves rank 0's flat tensors in, which nothing reads.
+Value universal_state(Value state, const Value& torch, int dp_size);
 
 // Returns the entry of a base optimizer's `states` with this index; None before the first step.
 Value entry_of(const Value& states, size_t index);

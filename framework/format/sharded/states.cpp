@@ -222,10 +222,19 @@ void set_numbers(ShardedCheckpoint& source, ParameterShard& shard, const std::st
   }
 }
 
-void add_numbers(Value& optimizer_state, const std::vector<Value::Entry>& entries) {
+Value universal_state(Value state, const Value& torch, int dp_size) {
+  const Value groups = torch.at(keys::kParamGroups);
+  const bool zero3 = !state.find(keys::kOptimizerStateDict).is_none();
+  for (const auto key : {keys::kBaseOptimizerState, keys::kParamSliceMappings, keys::kFp32Groups,
+                         keys::kFp32FlatGroups})
+    state.erase(key);
+  state.set(keys::kParamGroups, groups);
+  const std::vector<int64_t> zeros(groups.size(), 0), counts(groups.size(), dp_size);
+  if (state.find(keys::kGroupPaddings)) state.set(keys::kGroupPaddings, Value::list_of(zeros));
+  if (!zero3) state.set(keys::kPartitionCount, Value::list_of(counts));
   std::vector<Value::Entry> numbers;
-  bool more = false;  // than the step
-  for (const auto& [group, entry] : entries) {
+  bool more = zero3;  // than the step
+  for (const auto& [group, entry] : torch.at(keys::kState).entries()) {
     Value& own = numbers.emplace_back(group, Value::dict()).second;
     if (!entry.is_dict()) continue;
     for (const auto& [key, value] : entry.entries()) {
@@ -234,11 +243,11 @@ void add_numbers(Value& optimizer_state, const std::vector<Value::Entry>& entrie
       more |= key != Value(kStepState);
     }
   }
-  Value torch = optimizer_state.find(keys::kOptimizerStateDict);
-  if (!torch && !more) return;
-  if (!torch) torch = Value::dict({{keys::kParamGroups, optimizer_state.at(keys::kParamGroups)}});
-  optimizer_state.set(keys::kOptimizerStateDict,
-                      torch.set(keys::kState, Value::dict(std::move(numbers))));
+  if (!more) return state;
+  Value own = state.find(keys::kOptimizerStateDict);
+  if (!own) own = Value::dict({{keys::kParamGroups, groups}});
+  return state.set(keys::kOptimizerStateDict,
+                   own.set(keys::kState, Value::dict(std::move(numbers))));
 }
 
 void note_numbers(const ShardedCheckpoint& source, bool universal,

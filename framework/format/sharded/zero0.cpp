@@ -110,7 +110,7 @@ class RankReader {
   }
 
   // Builds the contents of optimizer_state.pt, which other stages' optimizer files already hold.
-  Value universal_state() const {
+  Value optimizer_state() const {
     Value groups = Value::list();
     std::vector<Value::Entry> entries;  // of each group's first parameter
     int64_t g = 0;
@@ -120,19 +120,19 @@ class RankReader {
                            params.size() > 0 ? state(flat_ ? g : params.at(0).as_int()) : Value());
       groups.push_back(group.set(keys::kParams, Value::list({g++})));
     }
-    const std::vector<int64_t> zeros(groups.size(), 0), counts(groups.size(), source_.dp_size);
     const bool dynamic = optimizer_.find(keys::kDynamicLossScale).value_or(false).as_bool();
-    Value result = Value::dict({{keys::kLossScaler, scaler(dynamic)},
-                                {keys::kDynamicLossScale, dynamic},
-                                {keys::kOverflow, optimizer_.find(keys::kOverflow).value_or(false)},
-                                {keys::kClipGrad, clip_grad()},
-                                {keys::kZeroStage, zero_stage_enum(0)},
-                                {keys::kGroupPaddings, Value::list_of(zeros)},
-                                {keys::kPartitionCount, Value::list_of(counts)},
-                                {keys::kDsVersion, model_state_.at(keys::kDsVersion)},
-                                {keys::kParamGroups, groups}});
-    add_numbers(result, entries);
-    return result;
+    return universal_state(
+        Value::dict({{keys::kLossScaler, scaler(dynamic)},
+                     {keys::kDynamicLossScale, dynamic},
+                     {keys::kOverflow, optimizer_.find(keys::kOverflow).value_or(false)},
+                     {keys::kClipGrad, clip_grad()},
+                     {keys::kZeroStage, zero_stage_enum(0)},
+                     {keys::kGroupPaddings, Value::list()},
+                     {keys::kPartitionCount, Value::list()},
+                     {keys::kDsVersion, model_state_.at(keys::kDsVersion)}}),
+        Value::dict(
+            {{keys::kState, Value::dict(std::move(entries))}, {keys::kParamGroups, groups}}),
+        source_.dp_size);
   }
 
  private:
@@ -282,7 +282,7 @@ void read_zero0(ShardedCheckpoint& source, const ExpertOptimizers& experts, bool
         reader.read(first, known.insert({holder, ep}).second);
         if (first && source.states_refused.empty() &&
             rank_with_all_groups(source) + 1 == source.groups.size())
-          source.optimizer_state = reader.universal_state();
+          source.optimizer_state = reader.optimizer_state();
       }
     }
     if (source.parameters.empty()) read_weights(source);  // an optimizer without states

@@ -152,20 +152,6 @@ void check_weights(const ShardedCheckpoint& source) {
   }
 }
 
-// Returns the optimizer state as ds_to_universal leaves it: without the entries that are in the
-// parameters' own files, and with zero paddings.
-Value universal_optimizer_state(const Value& state, int dp_size) {
-  Value result = state;
-  const Value base = base_state_of(state), groups = base.at(keys::kParamGroups);
-  result.erase(keys::kBaseOptimizerState).erase(keys::kParamSliceMappings).erase(keys::kFp32Groups);
-  result.set(keys::kParamGroups, groups);
-  const std::vector<int64_t> zeros(groups.size(), 0), counts(groups.size(), dp_size);
-  if (state.find(keys::kGroupPaddings)) result.set(keys::kGroupPaddings, Value::list_of(zeros));
-  result.set(keys::kPartitionCount, Value::list_of(counts));
-  add_numbers(result, base.at(keys::kState).entries());
-  return result;
-}
-
 // Returns the names in the partitions of one group, in the order of its flat buffer.
 Value mapped_names(const std::vector<Value>& mappings, size_t g) {
   std::vector<Value::Entry> names;
@@ -232,9 +218,9 @@ void read_all_groups(ShardedCheckpoint& source, const std::vector<Value>& optimi
     }
   }
   if (round_robin) check_weights(source);
-  if (source.states_refused.empty())
-    source.optimizer_state = universal_optimizer_state(
-        optimizers[rank_with_all_groups(source)].at(keys::kOptimizerStateDict), source.dp_size);
+  if (!source.states_refused.empty()) return;
+  const Value& state = source.optimizers[rank_with_all_groups(source)];
+  source.optimizer_state = universal_state(state, base_state_of(state), source.dp_size);
 }
 
 }  // namespace

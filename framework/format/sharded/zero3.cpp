@@ -76,16 +76,6 @@ void read_sub_group(ShardedCheckpoint& source, const std::vector<Value>& ranks, 
       part.fp32.fail("a sub-group of " + std::to_string(part.start) + " elements");
 }
 
-// Returns the state that DeepSpeed's stage-3 loader needs: the scaler, the parameter groups, and
-// the step and other single numbers in Adam's own state. DeepSpeed's converter also leaves rank 0's
-// flat tensors in, which nothing reads.
-Value universal_optimizer_state(Value state) {
-  const Value adam = state.at(keys::kOptimizerStateDict);
-  state.erase(keys::kFp32FlatGroups).set(keys::kParamGroups, adam.at(keys::kParamGroups));
-  add_numbers(state, adam.at(keys::kState).entries());
-  return state;
-}
-
 }  // namespace
 
 void read_frozen_of_zero3(ShardedCheckpoint& source) {
@@ -128,9 +118,10 @@ void read_zero3(ShardedCheckpoint& source, const std::vector<Value>& optimizers)
       read_sub_group(source, ranks, g, named_shapes(shapes.at(g)), mp);
   }
   read_frozen_of_zero3(source);
-  if (source.states_refused.empty())
-    source.optimizer_state = universal_optimizer_state(
-        optimizers[rank_with_all_groups(source)].at(keys::kOptimizerStateDict));
+  if (!source.states_refused.empty()) return;
+  const Value& state = source.optimizers[rank_with_all_groups(source)];
+  source.optimizer_state =
+      universal_state(state, state.at(keys::kOptimizerStateDict), source.dp_size);
 }
 
 }  // namespace anymesh
