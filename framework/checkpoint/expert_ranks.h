@@ -9,10 +9,7 @@ namespace anymesh {
 
 // Which experts the ranks of a run hold.
 
-// Returns how the run spreads experts; without layers if the model has none. Collective over
-// grid.pp, because each stage knows only its own. A run's metadata says the same to ExpertSpread.
-ExpertSpread expert_spread(const CheckpointedRun& run);
-// Returns this rank's place in it.
+// Returns this rank's place in the grid of experts.
 ExpertSpread::Rank expert_rank(const CheckpointedRun& run);
 
 // Returns the file of ZeRO 0's optimizer that has this rank's experts. The files of all ep ranks

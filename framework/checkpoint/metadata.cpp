@@ -2,8 +2,7 @@
 
 #include <c10/util/StringUtil.h>
 
-#include <algorithm>
-#include <iterator>
+#include <map>
 #include <set>
 #include <sstream>
 
@@ -12,52 +11,80 @@
 #include "framework/comm/agreement.h"
 #include "framework/format/layout.h"
 #include "framework/format/torch_file.h"
+#include "framework/storage.h"
 
 namespace anymesh {
 namespace {
 
-Value universal_info(const CheckpointedRun& run, bool exclude_frozen) {
-  // Returns text_of(spec) of the saved parameters over all stages for which is_such holds, once
-  // each.
-  const auto texts = [&](bool (*is_such)(const ParamSpec&),
-                         std::string (*text_of)(const ParamSpec&)) {
-    std::vector<std::string> mine;
-    for (const ParamSpec& spec : run.stage.params()) {
-      // DeepSpeed's converter joins experts without patterns, takes none that tp cuts, and demands
-      // that each pattern has a use.
-      if (spec.experts && run.grid.topology.tp_size == 1) continue;
-      if (is_such(spec) && !spec.buffer && !(exclude_frozen && spec.frozen()))
-        mine.push_back(text_of(spec));
-    }
-    const std::vector<std::string> all = gather_lines(*run.grid.pp, mine);
-    const std::set<std::string> sorted(all.begin(), all.end());
-    return std::vector<std::string>(sorted.begin(), sorted.end());
-  };
-  const auto patterns = [&](bool (*is_such)(const ParamSpec&)) {
-    return texts(is_such, [](const ParamSpec& spec) { return pattern_of(spec.name); });
-  };
+// Encodes a parameter of stage `pp` as a line, for the ranks of other stages.
+std::string line_of(int pp, const ParamSpec& spec) {
+  const int64_t rows = spec.shape.empty() ? 1 : spec.tensor.size(0);
+  return c10::str(pp, " ", spec.split_dim, " ", spec.sub_params, " ", spec.vocabulary, " ",
+                  spec.experts, " ", spec.buffer, " ", spec.tied, " ", spec.duplicate, " ",
+                  spec.frozen(), " ", rows, " ", spec.shape.size(), " ", c10::Join(" ", spec.shape),
+                  " ", spec.name);
+}
+
+StageParam param_of(const std::string& line, torch::Dtype dtype) {
+  std::istringstream in(line);
+  StageParam param;
+  ParamSpec& spec = param.spec;
+  bool frozen = false;
+  int64_t rows = 0;
+  size_t dims = 0;
+  in >> param.pp >> spec.split_dim >> spec.sub_params >> spec.vocabulary >> spec.experts >>
+      spec.buffer >> spec.tied >> spec.duplicate >> frozen >> rows >> dims;
+  spec.shape.resize(dims);
+  for (int64_t& size : spec.shape) in >> size;
+  std::getline(in >> std::ws, spec.name);
+  spec.tensor = empty_without_storage({rows}, dtype).requires_grad_(!frozen);
+  return param;
+}
+
+Value universal_info(const CheckpointedRun& run, const std::vector<StageParam>& params,
+                     bool exclude_frozen) {
   UniversalInfo info;
   info.original_vocab_size = run.config.model.vocab_size;
   info.padded_vocab_size = run.config.model.padded_vocab_size;
-  info.vocabulary = patterns([](const ParamSpec& spec) { return spec.vocabulary; });
-  info.pipeline_replicated = patterns([](const ParamSpec& spec) { return spec.tied; });
-  info.tp_replicated = patterns([](const ParamSpec& spec) { return spec.split_dim < 0; });
-  info.row_parallel = patterns([](const ParamSpec& spec) { return spec.split_dim == 1; });
-  info.two_sub_params = patterns([](const ParamSpec& spec) { return spec.sub_params == 2; });
-  // A cut along a later dim has no list of its own.
-  for (const std::string& text : texts([](const ParamSpec& spec) { return spec.split_dim > 1; },
-                                       [](const ParamSpec& spec) {
-                                         return c10::str(pattern_of(spec.name), " ", spec.split_dim,
-                                                         " ", c10::Join(" ", spec.shape));
-                                       })) {
-    std::istringstream in(text);
-    std::string pattern;
-    int dim = 0;
-    in >> pattern >> dim;
-    const std::vector<int64_t> shape{std::istream_iterator<int64_t>(in), {}};
-    info.sub_params.push_back(UniversalInfo::whole_cut(pattern, shape, dim));
+  std::set<std::string> vocabulary, tied, replicated, row_parallel, two_sub_params;
+  std::map<std::pair<std::string, std::vector<int64_t>>, int> later;  // the dims that are cut
+  for (const auto& [pp, spec] : params) {
+    // DeepSpeed's converter joins experts without patterns, takes none that tp cuts, and demands
+    // that each pattern has a use.
+    if (spec.experts && run.grid.topology.tp_size == 1) continue;
+    if (spec.buffer || (exclude_frozen && spec.frozen())) continue;
+    const std::string pattern = pattern_of(spec.name);
+    if (spec.vocabulary) vocabulary.insert(pattern);
+    if (spec.tied) tied.insert(pattern);
+    if (spec.split_dim < 0) replicated.insert(pattern);
+    if (spec.split_dim == 1) row_parallel.insert(pattern);
+    if (spec.sub_params == 2) two_sub_params.insert(pattern);
+    if (spec.split_dim > 1) later[{pattern, spec.shape}] = spec.split_dim;
   }
+  const auto list = [](const auto& set) { return std::vector(set.begin(), set.end()); };
+  info.vocabulary = list(vocabulary);
+  info.pipeline_replicated = list(tied);
+  info.tp_replicated = list(replicated);
+  info.row_parallel = list(row_parallel);
+  info.two_sub_params = list(two_sub_params);
+  for (const auto& [cut, dim] : later)  // which has no list of its own
+    info.sub_params.push_back(UniversalInfo::whole_cut(cut.first, cut.second, dim));
   return info.to_value();
+}
+
+// Returns how the run spreads experts; without layers if the model has none. A run's metadata says
+// the same to ExpertSpread.
+ExpertSpread expert_spread(const CheckpointedRun& run, const std::vector<StageParam>& params) {
+  ExpertSpread spread;
+  spread.ep_size = run.grid.topology.ep_size;
+  spread.whole = run.grid.topology.whole_experts;
+  for (const auto& [pp, spec] : params) {
+    if (!spec.experts) continue;
+    const std::string prefix = ExpertSpread::prefix_of(spec.name);
+    if (spread.layers.empty() || spread.layers.back().prefix != prefix)
+      spread.layers.push_back({prefix, spec.shape[0]});
+  }
+  return spread;
 }
 
 // Returns one OrderedDict per parameter group, in the order of the flat buffers.
@@ -135,6 +162,15 @@ void add_megatrons(Value& states, const CheckpointedRun& run, const TrainState& 
 
 }  // namespace
 
+std::vector<StageParam> params_of_all_stages(const CheckpointedRun& run) {
+  std::vector<std::string> mine;
+  for (const ParamSpec& spec : run.stage.params()) mine.push_back(line_of(run.grid.coord.pp, spec));
+  std::vector<StageParam> params;
+  for (const std::string& line : gather_lines(*run.grid.pp, mine))
+    params.push_back(param_of(line, run.dtype));
+  return params;
+}
+
 Value deepspeed_config(const CheckpointedRun& run) {
   return Value::dict(
       {{"train_batch_size", run.config.global_batch_size},
@@ -148,6 +184,7 @@ Value deepspeed_config(const CheckpointedRun& run) {
 Value model_states(const CheckpointedRun& run, const TrainState& state,
                    const SaveOptions& options) {
   const Topology& mesh = run.grid.topology;
+  const std::vector<StageParam> params = params_of_all_stages(run);
   std::vector<std::string> buffers;
   for (const ParamSpec& spec : run.stage.params())
     if (spec.buffer) buffers.push_back(spec.name);
@@ -171,10 +208,10 @@ Value model_states(const CheckpointedRun& run, const TrainState& state,
         Value::dict({{keys::kPpDegree, mesh.pp_size}, {keys::kTpDegree, mesh.tp_size}})},
        {keys::kDsConfig, deepspeed_config(run)},
        {keys::kDsVersion, kWrittenLikeDeepSpeed},
-       {keys::kUniversalInfo, universal_info(run, options.exclude_frozen_parameters)},
+       {keys::kUniversalInfo, universal_info(run, params, options.exclude_frozen_parameters)},
        {keys::kDropoutSeed, static_cast<int64_t>(state.dropout_seed)}});
   // A file that dp ranks share has the first one's place.
-  if (const ExpertSpread spread = expert_spread(run); !spread.layers.empty()) {
+  if (const ExpertSpread spread = expert_spread(run, params); !spread.layers.empty()) {
     const bool zero3 = run.optimizer.stage().partitions_parameters();
     ExpertSpread::Rank rank = expert_rank(run);
     if (!zero3) rank.ep = rank.edp = 0;

@@ -11,9 +11,17 @@ namespace anymesh {
 // The DeepSpeed version that our files follow. DeepSpeed's loaders require one.
 inline constexpr const char* kWrittenLikeDeepSpeed = "0.19.8";
 
+// A parameter of stage `pp`. On other stages its `tensor` has only the rows, and no memory.
+struct StageParam {
+  int pp = 0;
+  ParamSpec spec;
+};
+// Returns the parameters of all stages, in their order. Collective over grid.pp, because each stage
+// knows only its own.
+std::vector<StageParam> params_of_all_stages(const CheckpointedRun& run);
+
 // Returns the contents of a model-states file. It has Megatron's keys if the run has flags. Entries
-// for weights are None: save/optimizer_states.h fills them in. Collective over grid.pp, because
-// each stage knows only its own parameters' patterns.
+// for weights are None: save/optimizer_states.h fills them in. Collective over grid.pp.
 Value model_states(const CheckpointedRun& run, const TrainState& state, const SaveOptions& options);
 
 // Returns a dict of a model-states file's other entries: all except the keys of `own`, which this

@@ -1,16 +1,15 @@
 #include <ATen/OpMathType.h>
 
 #include <map>
-#include <sstream>
 #include <unordered_map>
 
 #include "framework/checkpoint/expert_ranks.h"
+#include "framework/checkpoint/metadata.h"
 #include "framework/checkpoint/save/optimizer_states.h"
 #include "framework/checkpoint/save/remote_tensors.h"
 #include "framework/checkpoint/torch_bridge.h"
 #include "framework/comm/agreement.h"
 #include "framework/format/layout.h"
-#include "framework/storage.h"
 
 namespace anymesh {
 namespace {
@@ -32,25 +31,6 @@ std::unordered_map<std::string, StateTensor> kept_weights(const CheckpointedRun&
   for (const ParamSpec& spec : run.stage.params())
     if (spec.buffer) kept[spec.name] = StateTensor(spec.tensor.view(-1));
   return kept;
-}
-
-// Encodes a parameter of stage `pp` as a line, for the ranks of other stages.
-std::string line_of(int pp, const ParamSpec& spec) {
-  return c10::str(pp, " ", spec.name, " ", spec.split_dim, " ", spec.sub_params, " ",
-                  spec.vocabulary, " ", spec.experts, " ", spec.buffer, " ", spec.tensor.size(0),
-                  " ", c10::Join(" ", spec.shape));
-}
-
-std::pair<int, ParamSpec> spec_of(const std::string& line, torch::Dtype dtype) {
-  std::istringstream in(line);
-  int pp = 0;
-  ParamSpec spec;
-  int64_t rows = 0;
-  in >> pp >> spec.name >> spec.split_dim >> spec.sub_params >> spec.vocabulary >> spec.experts >>
-      spec.buffer >> rows;
-  for (int64_t size; in >> size;) spec.shape.push_back(size);
-  spec.tensor = empty_without_storage({rows}, dtype);
-  return {pp, std::move(spec)};
 }
 
 bool is_partitioned(const CheckpointedRun& run, const ParamSpec& spec) {
@@ -111,14 +91,10 @@ Records stage_weights(const CheckpointedRun& run, bool experts, RemoteTensors& g
 // slices and stages, leaves out vocabulary padding, and has a tied weight once. Collective.
 Value model_weights(const CheckpointedRun& run, bool exclude_frozen, RemoteTensors& gathered) {
   const Coord& at = run.grid.coord;
-  std::vector<std::string> mine;
-  for (const ParamSpec& spec : run.stage.params()) {
-    if (!spec.duplicate && !(exclude_frozen && spec.frozen())) mine.push_back(line_of(at.pp, spec));
-  }
   const auto kept = kept_weights(run);
   std::vector<Value::Entry> entries;
-  for (const std::string& line : gather_lines(*run.grid.pp, mine)) {
-    const auto [pp, spec] = spec_of(line, run.dtype);
+  for (const auto& [pp, spec] : params_of_all_stages(run)) {
+    if (spec.duplicate || (exclude_frozen && spec.frozen())) continue;
     const torch::Dtype dtype = spec.buffer ? at::toOpMathType(run.dtype) : run.dtype;
     RemoteTensors::Tensor tensor{dtype, spec.shape, parts_of(run, spec, pp), {}};
     const bool sends =
