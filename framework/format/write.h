@@ -1,4 +1,4 @@
 #pragma once
 
 // Writes what DeepSpeed's classes write.
-#include "framework/format/write/optimizer_state.h"  // state_dict() of an optimizer
+#include "framework/format/write/rank_files.h"  // a rank's optimizer, layers and experts

@@ -10,6 +10,7 @@
 #include "framework/checkpoint/torch_bridge.h"
 #include "framework/comm/agreement.h"
 #include "framework/format/layout.h"
+#include "framework/format/write.h"
 
 namespace anymesh {
 namespace {
@@ -55,22 +56,14 @@ std::vector<RemoteTensors::Part> parts_of(const CheckpointedRun& run, const Para
   return parts;
 }
 
-// Returns this rank's tp slice of each parameter of its stage, in the order of params(), of experts
-// or of the others; the rest is empty. At ZeRO 3 `gathered` collects the slices over the ranks that
-// hold them. At the other stages they are in memory.
-Records stage_weights(const CheckpointedRun& run, bool experts, RemoteTensors& gathered) {
+// Returns this rank's tp slice of each parameter of its stage, in the order of params(). At ZeRO 3
+// `dense` and `experts` collect the slices over the ranks that hold them. At the other stages they
+// are in memory.
+Records stage_weights(const CheckpointedRun& run, RemoteTensors& dense, RemoteTensors& experts) {
   Records records;
-  if (!run.optimizer.stage().partitions_parameters()) {
-    for (const ParamSpec& spec : run.stage.params()) records.push_back(record_of(spec.tensor));
-    return records;
-  }
   const auto kept = kept_weights(run);
   for (const ParamSpec& spec : run.stage.params()) {
-    if (spec.experts != experts) {
-      records.emplace_back();
-      continue;
-    }
-    if (spec.buffer) {
+    if (!is_partitioned(run, spec)) {
       records.push_back(record_of(spec.tensor));
       continue;
     }
@@ -82,7 +75,7 @@ Records stage_weights(const CheckpointedRun& run, bool experts, RemoteTensors& g
       tensor.parts.push_back({rank, whole, begin, count});
     }
     if (const auto mine = kept.find(spec.name); mine != kept.end()) tensor.mine = mine->second;
-    records.push_back(gathered.add(std::move(tensor)));
+    records.push_back((spec.experts ? experts : dense).add(std::move(tensor)));
   }
   return records;
 }
@@ -130,8 +123,8 @@ void write_weights(const CheckpointedRun& run, const SaveOptions& options, Value
   const int mp_rank = run.grid.model->rank();
   const bool sharded = run.optimizer.stage().partitions_parameters() && !options.weights_only,
              pipeline = run.grid.topology.pp_size > 1;
-  std::vector<Value::Entry> module;
-  std::map<int, std::vector<Value::Entry>> layers;  // the first stage writes a tied weight
+  NamedTensors module;
+  std::map<int, NamedTensors> layers;  // the first stage writes a tied weight
   for (size_t i = 0; i < weights.size(); ++i) {
     const ParamSpec& spec = run.stage.params()[i];
     if (options.exclude_frozen_parameters && spec.frozen()) continue;
@@ -145,39 +138,30 @@ void write_weights(const CheckpointedRun& run, const SaveOptions& options, Value
   // A pipeline's layer files have the weights and buffers; at ZeRO 3, which has none, only buffers
   // are whole.
   if (!pipeline || (sharded && !module.empty()))
-    metadata.set(keys::kModule, Value::ordered_dict(std::move(module)));
+    metadata.set(keys::kModule, Value::ordered_dict({module.begin(), module.end()}));
   if (sharded) return write(zero3_model_states_file(at.dp, mp_rank), metadata, kAlone);
   const auto owner = [&](int turn) {
     return options.weights_only ? kAlone : turn % run.grid.topology.dp_size;
   };
   write(model_states_file(mp_rank), metadata, owner(0));
   if (!pipeline) return;
-  for (int turn = 0; auto& [layer, entries] : layers)
-    write(layer_states_file(layer, at.tp), Value::ordered_dict(std::move(entries)), owner(turn++));
+  for (int turn = 0; const auto& [file, contents] : layer_files(layers, at.tp))
+    write(file, contents, owner(turn++));
 }
 
-// Writes a file for each expert that this rank has to write: the weights in the model's precision.
-// The ranks that hold the same experts take turns; with `first_alone` the first writes all.
-// `weights` are of the stage's parameters, in their order; those of dense ones are not used.
+// Writes the files of the experts of `rank` that it has to write. `weights` are of the stage's
+// parameters, in their order; those of dense ones are not used.
 void write_expert_files(const CheckpointedRun& run, const SaveOptions& options,
-                        const ExpertSpread& spread, const std::vector<TensorRecord>& weights,
-                        bool first_alone, const WriteFile& write) {
-  const ExpertSpread::Rank rank = expert_rank(run);
-  std::map<std::string, std::vector<Value::Entry>> files;
+                        const ExpertSpread& spread, const Records& weights,
+                        const ExpertSpread::Rank& rank, const WriteFile& write) {
+  NamedTensors stacked;
   for (size_t i = 0; i < weights.size(); ++i) {
     const ParamSpec& spec = run.stage.params()[i];
-    if (!spec.experts || (options.exclude_frozen_parameters && spec.frozen())) continue;
-    const int layer = spread.layer_number_of(spec.name);
-    const int64_t local = spec.tensor.size(0);
-    for (int64_t e = 0; e < local; ++e) {
-      const int64_t expert = rank.ep * local + e;
-      const int writer = first_alone ? 0 : static_cast<int>((layer + e) % rank.edp_size);
-      if (rank.edp == writer)
-        files[spread.file_of(spec.name, expert, run.grid.coord.tp)].emplace_back(
-            ExpertSpread::key_of(spec.name, expert), unstacked(weights[i], e));
-    }
+    if (spec.experts && !(options.exclude_frozen_parameters && spec.frozen()))
+      stacked.emplace_back(spec.name, weights[i]);
   }
-  for (auto& [file, entries] : files) write(file, Value::ordered_dict(std::move(entries)), kAlone);
+  for (const auto& [file, contents] : expert_files(spread, stacked, rank, run.grid.coord.tp))
+    write(file, contents, kAlone);
 }
 
 }  // namespace
@@ -197,21 +181,21 @@ void write_model_states(const CheckpointedRun& run, const SaveOptions& options, 
                }));
   const ExpertSpread experts = ExpertSpread::from(metadata);
   write_weights(run, options, std::move(metadata), weights, write);
-  if (!sharded) write_expert_files(run, options, experts, weights, /*first_alone=*/false, write);
+  if (!sharded) write_expert_files(run, options, experts, weights, expert_rank(run), write);
 }
 
 double write_weights_only(const CheckpointedRun& run, const SaveOptions& options, Value metadata,
                           const WriteFile& write) {
   const ExpertSpread spread = ExpertSpread::from(metadata);
-  RemoteTensors gathered(run.grid.dp), experts(run.grid.edp);
-  const Records weights = stage_weights(run, /*experts=*/false, gathered),
-                of_experts = stage_weights(run, /*experts=*/true, experts);
+  RemoteTensors dense(run.grid.dp), experts(run.grid.edp);
+  const Records weights = stage_weights(run, dense, experts);
   metadata.set(keys::kWeightsOnly, true);
-  gathered.serve([&] { write_weights(run, options, std::move(metadata), weights, write); });
-  if (spread.layers.empty()) return gathered.seconds();
-  experts.serve(
-      [&] { write_expert_files(run, options, spread, of_experts, /*first_alone=*/true, write); });
-  return gathered.seconds() + experts.seconds();
+  dense.serve([&] { write_weights(run, options, std::move(metadata), weights, write); });
+  if (spread.layers.empty()) return dense.seconds();
+  ExpertSpread::Rank first = expert_rank(run);  // of edp, which alone writes
+  first.edp_size = 1;
+  experts.serve([&] { write_expert_files(run, options, spread, weights, first, write); });
+  return dense.seconds() + experts.seconds();
 }
 
 double write_whole_model(const CheckpointedRun& run, const SaveOptions& options,

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "framework/format/reshard/rank_model.h"
-#include "framework/format/write/optimizer_state.h"
+#include "framework/format/write/rank_files.h"
 
 namespace anymesh {
 

@@ -4,7 +4,7 @@
 
 #include "framework/format/sharded/stages.h"
 #include "framework/format/sharded/tensor_views.h"
-#include "framework/format/write/optimizer_state.h"
+#include "framework/format/write/rank_files.h"
 #include "framework/util/errors.h"
 
 namespace anymesh {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,9 +10,10 @@
 
 namespace anymesh {
 
-// The state_dict() of one rank's optimizer, with DeepSpeed's keys in DeepSpeed's order. A save
-// makes it from memory (checkpoint/save/optimizer_states.cpp), ds_reshard from files
-// (reshard/optimizer_files.cpp):
+// The contents of one rank's files, with DeepSpeed's keys in DeepSpeed's order. A save makes them
+// from memory (checkpoint/save/*_states.cpp), ds_reshard from files (reshard/*_files.cpp).
+//
+// The state_dict() of an optimizer:
 //
 //   const Value torch = torch_state({{.settings = settings, .states = {state}}});
 //   const Value state = zero12_state(common, /*stage=*/1, torch, {flat});
@@ -47,5 +49,18 @@ Value zero3_state(const Value& common, int dp_size, const Value& torch,
 
 // Returns a DynamicLossScaler. Attributes that `given` lacks get DeepSpeed's defaults.
 Value dynamic_loss_scaler_of(const Value& given);
+
+// Files with weights in the model's precision, beside the model-states file; by name.
+using NamedFiles = std::vector<std::pair<std::string, Value>>;
+
+// Returns the files of a pipeline stage's layers, which are given by number:
+// layer_02-model_01-model_states.pt.
+NamedFiles layer_files(const std::map<int, NamedTensors>& layers, int tp_rank);
+
+// Returns a file for each expert that rank.ep has in stacked parameters [E / ep, ...]:
+// layer_0_expert_3_mp_rank_01_model_states.pt. The edp ranks, which hold the same experts, take
+// turns.
+NamedFiles expert_files(const ExpertSpread& spread, const NamedTensors& stacked,
+                        const ExpertSpread::Rank& rank, int tp_rank);
 
 }  // namespace anymesh

@@ -1,4 +1,4 @@
-#include "framework/format/write/optimizer_state.h"
+#include "framework/format/write/rank_files.h"
 
 #include <algorithm>
 
@@ -89,6 +89,31 @@ Value dynamic_loss_scaler_of(const Value& given) {
                                    {keys::kDtype, Value::dtype(DType::kFloat16)}};
   for (auto& [key, value] : fields) value = given.find(key.as_string()).value_or(value);
   return dynamic_loss_scaler(std::move(fields));
+}
+
+NamedFiles layer_files(const std::map<int, NamedTensors>& layers, int tp_rank) {
+  NamedFiles files;
+  for (const auto& [layer, tensors] : layers)
+    files.emplace_back(layer_states_file(layer, tp_rank),
+                       Value::ordered_dict({tensors.begin(), tensors.end()}));
+  return files;
+}
+
+NamedFiles expert_files(const ExpertSpread& spread, const NamedTensors& stacked,
+                        const ExpertSpread::Rank& rank, int tp_rank) {
+  std::map<std::string, std::vector<Value::Entry>> files;
+  for (const auto& [name, experts] : stacked) {
+    for (int64_t e = 0; e < experts.shape[0]; ++e) {
+      if ((spread.layer_number_of(name) + e) % rank.edp_size != rank.edp) continue;
+      const int64_t expert = rank.ep * experts.shape[0] + e;
+      files[spread.file_of(name, expert, tp_rank)].emplace_back(ExpertSpread::key_of(name, expert),
+                                                                unstacked(experts, e));
+    }
+  }
+  NamedFiles result;
+  for (auto& [file, entries] : files)
+    result.emplace_back(file, Value::ordered_dict(std::move(entries)));
+  return result;
 }
 
 }  // namespace anymesh
