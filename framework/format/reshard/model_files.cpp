@@ -51,22 +51,12 @@ Value module_of(const RankModel& rank, const CheckpointMesh& mesh) {
 // on every rank.
 TensorRecord frozen_part(const TensorRecord& tensor, const CheckpointMesh& mesh, int dp_rank) {
   if (mesh.stage == 2) return tensor;
-  const uint64_t size = element_size(tensor.dtype);
   const int64_t part = zero3_part_numel(tensor.numel(), mesh.dp_size);
   const auto [begin, held] = zero3_part(tensor.numel(), dp_rank, mesh.dp_size);
-  const auto first = static_cast<uint64_t>(begin) * size,
-             count = static_cast<uint64_t>(held) * size;
-  const auto read = [bytes = tensor.bytes, first, count](uint64_t offset,
-                                                         std::span<std::byte> out) {
-    const uint64_t n = offset < count ? std::min<uint64_t>(count - offset, out.size()) : 0;
-    if (n > 0) bytes->read(first + offset, out.first(n));
-    std::ranges::fill(out.subspan(n), std::byte{});
-  };
-  return {
-      tensor.dtype,
-      {part},
-      false,
-      std::make_shared<ComputedBytes>(static_cast<uint64_t>(part) * size, "a frozen part", read)};
+  const auto padding = static_cast<uint64_t>(part - held) * element_size(tensor.dtype);
+  const std::vector<ShardFragment> both{{0, 0, held, tensor.slice(begin, {held}).bytes},
+                                        {0, held, part - held, zeros(padding)}};
+  return {tensor.dtype, {part}, false, joined({part}, both, tensor.dtype)};
 }
 
 // Returns the two dicts of frozen parameters. ZeRO 2 and 3 list them, unless the source left them
@@ -112,19 +102,20 @@ Value shared_of(const RankModel& rank, const CheckpointMesh& mesh, int dp_rank) 
 }  // namespace
 
 Value model_states(const RankModel& rank, const CheckpointMesh& mesh, const Value& config,
-                   const OptimizerFacts& optimizer, int dp_rank) {
+                   const OptimizerFiles& optimizer, int dp_rank) {
   Value state = rank.model_state;
+  const ExpertSpread& experts = optimizer.experts();
   state.set(keys::kModule, module_of(rank, mesh));
   const auto [shapes, parts] = frozen_of(rank, mesh, dp_rank);
-  state.set(keys::kOptimizer, optimizer.whole_state)
-      .set(keys::kParamShapes, optimizer.param_shapes)
+  const bool has_whole = mesh.stage == 0 && experts.layers.empty();
+  state.set(keys::kOptimizer, has_whole ? optimizer.whole_state() : Value())
+      .set(keys::kParamShapes, optimizer.param_shapes())
       .set(keys::kFrozenParamShapes, shapes)
       .set(keys::kSharedParams, shared_of(rank, mesh, dp_rank))
       .set(keys::kFrozenParamFragments, parts)
       .set(keys::kDpWorldSize, mesh.dp_size)
       .set(keys::kMpWorldSize, mesh.tp_size * mesh.pp_size);
-  if (!optimizer.experts.layers.empty()) {
-    const ExpertSpread& experts = optimizer.experts;
+  if (!experts.layers.empty()) {
     state.erase(keys::kWholeExperts);
     experts.record(state, experts.rank_of(dp_rank, mesh.dp_size, rank.tp_rank, mesh.tp_size),
                    mesh.stage == 3);

@@ -18,12 +18,6 @@ constexpr int64_t kSubGroupSizeDefault = 1 << 30;  // DeepSpeed's 1e9, and none 
 
 bool is_true(const Value& value) { return value.kind() == Value::Kind::kBool && value.as_bool(); }
 
-BytesPtr zeros(uint64_t size) {
-  return std::make_shared<ComputedBytes>(size, "padding", [](uint64_t, std::span<std::byte> out) {
-    std::ranges::fill(out, std::byte{});
-  });
-}
-
 DType dtype_of(const Group& group, std::string_view state) {
   const DType dtype = group.parameters[0].states.find(state)->second.dtype;
   for (const Parameter& parameter : group.parameters) {
@@ -181,6 +175,7 @@ OptimizerFiles::OptimizerFiles(const RankModel& rank, const CheckpointMesh& mesh
     for (Group& group : groups_.back())
       if (group.experts) keep_experts(group, ep, mesh.ep_size);
   }
+  param_shapes_ = shapes();
 }
 
 ExpertSpread::Rank OptimizerFiles::place_of(int dp_rank, bool experts) const {
@@ -250,7 +245,7 @@ std::vector<OptimizerFiles::Flat> OptimizerFiles::sub_groups(int dp_rank) const 
   return result;
 }
 
-Value OptimizerFiles::param_shapes() const {
+Value OptimizerFiles::shapes() const {
   const bool experts = std::ranges::any_of(groups_[0], &Group::experts);
   if (mesh_.stage == 0 && !experts) return {};  // DeepSpeed has none; experts' files need them
   Value shapes = Value::list();

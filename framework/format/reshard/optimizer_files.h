@@ -21,7 +21,9 @@ class OptimizerFiles {
   OptimizerFiles(const RankModel& rank, const CheckpointMesh& mesh, ExpertSpread experts,
                  const Value& config, const Value& common);
 
-  Value param_shapes() const;      // of the model-states file; None at ZeRO 0
+  const ExpertSpread& experts() const { return experts_; }
+  // The shapes in the model-states file; None at ZeRO 0 without experts.
+  const Value& param_shapes() const { return param_shapes_; }
   Value state(int dp_rank) const;  // optimizer_state_dict, of ZeRO 1 to 3
   // `optimizer` of the model-states file, of ZeRO 0; with experts, of the file of an ep rank.
   Value whole_state(int ep_rank = 0) const;
@@ -42,6 +44,7 @@ class OptimizerFiles {
   std::vector<Flat> flat_groups(int dp_rank) const;  // ZeRO 1 and 2
   std::vector<Flat> sub_groups(int dp_rank) const;   // ZeRO 3
   Value flat_torch_state(const std::vector<Flat>& flats, const Groups& groups) const;
+  Value shapes() const;
   FlatState flat_state(const Flat& flat, int dp_rank) const;
   FlatGroup layout_of(const Group& group) const;
   std::vector<int64_t> gaps_of(const Group& group) const;
@@ -49,6 +52,7 @@ class OptimizerFiles {
   CheckpointMesh mesh_;
   ExpertSpread experts_;
   Value common_;
+  Value param_shapes_;
   // By ep rank, with its experts alone; parameters in the order of the flat buffers.
   std::vector<Groups> groups_;
   bool is_bf16_optimizer_ = false;

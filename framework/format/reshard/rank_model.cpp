@@ -65,12 +65,9 @@ std::vector<Group> groups_of(const ShardedCheckpoint& source, int pp, int tp) {
 // memory.
 std::map<std::string, std::string> shared_names(const ShardedCheckpoint& source,
                                                 const RankModel& rank) {
+  const Value& state = source.model_states[0];
+  if (state.find(keys::kSharedParams)) return recorded_shared(state);
   std::map<std::string, std::string> shared;
-  if (const Value recorded = source.model_states[0].find(keys::kSharedParams)) {
-    for (const auto& [second, first] : recorded.entries())
-      shared[second.as_string()] = first.as_string();
-    return shared;
-  }
   std::map<const ByteSource*, std::string> first;
   for (const auto& [name, tensor] : rank.module) {
     if (rank.buffers.contains(name) || tensor.numel() == 0) continue;
@@ -83,9 +80,8 @@ std::map<std::string, std::string> shared_names(const ShardedCheckpoint& source,
 // Returns the parameters that the model has and the optimizer has not. With a pipeline and at ZeRO
 // 3 they are listed.
 NamedTensors frozen_parameters(const ShardedCheckpoint& source, const RankModel& rank) {
-  std::set<std::string> trained, listed;
-  for (const Group& group : rank.groups)
-    for (const Parameter& parameter : group.parameters) trained.insert(parameter.name);
+  const auto trained = rank.masters();
+  std::set<std::string> listed;
   const Value list = rank.model_state.find(keys::kFrozenParamShapes);
   for (const auto& [name, shape] : list.value_or(Value::dict()).entries())
     listed.insert(name.as_string());
@@ -116,52 +112,69 @@ bool excludes_frozen(const ShardedCheckpoint& source, const RankModel& rank) {
          });
 }
 
-// Gives the tensors of `module` their elements, where ZeRO 3 leaves them out, and their precision.
-// Weights that change their precision are rounded from their masters. Buffers stay as they are:
-// DeepSpeed does not cast them. Placeholders without elements anywhere, which are second names of
-// parameters that were left out, are for ZeRO 3 alone.
+// Gives the tensors of `module` and `frozen` their elements, where ZeRO 3 leaves them out, and
+// their precision. Weights that change their precision are rounded from their masters. Buffers stay
+// as they are: DeepSpeed does not cast them. Placeholders without elements anywhere, which are
+// second names of parameters that were left out, are for ZeRO 3 alone.
 void fill_module(const ShardedCheckpoint& source, RankModel& rank, DType from,
                  const CheckpointMesh& mesh) {
   const DType to = mesh.dtype;
-  std::map<std::string, TensorRecord> masters;
-  for (const Group& group : rank.groups)
-    for (const Parameter& parameter : group.parameters)
-      masters[parameter.name] = parameter.states.find(kFp32State)->second;
+  std::map<std::string, TensorRecord> masters = rank.masters(), filled;
   if (source.stage == 3) {  // also its frozen parameters are cut among dp ranks
     for (const auto& [name, tensor] : rank.frozen)
       masters[name] = parameter_of(source, name, rank.pp_rank, rank.tp_rank).states.at("fp32");
   }
   if (source.stage == 3 && mesh.stage < 3)
     std::erase_if(rank.module, [&](const auto& entry) {
-      const auto alias = rank.shared.find(entry.first);
-      return !rank.buffers.contains(entry.first) &&
-             !masters.contains(alias == rank.shared.end() ? entry.first : alias->second);
+      return !rank.buffers.contains(entry.first) && !masters.contains(rank.first_name(entry.first));
     });
-  std::map<std::string, TensorRecord> filled;
   for (auto& [name, tensor] : rank.module) {
     const bool changes = from != to && tensor.dtype == from && !rank.buffers.contains(name);
     const DType dtype = changes ? to : tensor.dtype;
-    const auto alias = rank.shared.find(name);
-    const std::string& first = alias == rank.shared.end() ? name : alias->second;
-    if (const auto known = filled.find(first); known != filled.end()) {
-      tensor = known->second;
-      continue;
+    const auto [known, is_new] = filled.try_emplace(rank.first_name(name), tensor);
+    if (is_new) {
+      const auto master = masters.find(known->first);
+      if (master != masters.end() && (source.stage == 3 || changes)) {
+        known->second = is_floating(dtype) ? rounded(master->second, dtype) : master->second;
+      } else if (changes) {
+        known->second = rounded(tensor, dtype);
+      }
+      known->second.requires_grad = tensor.requires_grad;
     }
-    const auto master = masters.find(first);
-    const bool requires_grad = tensor.requires_grad;
-    if (master != masters.end() && (source.stage == 3 || changes)) {
-      tensor = is_floating(dtype) ? rounded(master->second, dtype) : master->second;
-    } else if (changes) {
-      tensor = rounded(tensor, dtype);
-    }
-    tensor.requires_grad = requires_grad;
-    filled[first] = tensor;
+    tensor = known->second;
   }
-  for (auto& [name, tensor] : rank.frozen)  // of a pipeline, which has no module
-    if (from != to && tensor.dtype == from) tensor = rounded(tensor, to);
+  for (auto& [name, tensor] : rank.frozen) {  // a pipeline has no module
+    const auto known = filled.find(name);
+    if (known != filled.end()) {
+      tensor = known->second;
+    } else if (from != to && tensor.dtype == from) {
+      tensor = rounded(tensor, to);
+    }
+  }
 }
 
 }  // namespace
+
+const std::string& RankModel::first_name(const std::string& name) const {
+  const auto alias = shared.find(name);
+  return alias == shared.end() ? name : alias->second;
+}
+
+std::map<std::string, TensorRecord> RankModel::masters() const {
+  std::map<std::string, TensorRecord> masters;
+  for (const Group& group : groups)
+    for (const Parameter& parameter : group.parameters)
+      masters[parameter.name] = parameter.states.find(kFp32State)->second;
+  return masters;
+}
+
+std::map<std::string, std::string> recorded_shared(const Value& model_state) {
+  std::map<std::string, std::string> shared;
+  const Value recorded = model_state.find(keys::kSharedParams).value_or(Value::dict());
+  for (const auto& [second, first] : recorded.entries())
+    shared[second.as_string()] = first.as_string();
+  return shared;
+}
 
 bool is_partitioned(const ShardedCheckpoint& source) {
   return source.stage > 0 ||
@@ -245,11 +258,32 @@ std::vector<RankModel> rank_models(const ShardedCheckpoint& source, const Checkp
             if (held == name) return tensor;
         return rounded(master, to.dtype);
       });
-      if (!rank.module.empty())
-        rank.frozen = frozen_parameters(source, rank);  // as they are filled now
     }
   }
   return ranks;
+}
+
+NamedFiles recast_layer_files(const ShardedCheckpoint& source, const std::vector<RankModel>& ranks,
+                              DType to) {
+  const DType from = mesh_of(source).dtype;
+  const std::set<std::string> buffers = buffer_names(source);
+  std::map<int, std::map<std::string, TensorRecord>> masters;  // by tp rank
+  // Stages may share a parameter; the first of them saved the layer's file.
+  for (const RankModel& rank : ranks) masters[rank.tp_rank].merge(rank.masters());
+  NamedFiles files;
+  for (const LayerFile& layer : source.layers) {
+    const auto& own = masters[layer.tp_rank];
+    Value contents = layer.contents;
+    for (const auto& [key, value] : layer.contents.entries()) {
+      const std::string name = layer.prefix + key.as_string();
+      if (!value.is_tensor() || value.as_tensor().dtype != from || buffers.contains(name)) continue;
+      const auto master = own.find(name);
+      contents.set(key.as_string(),
+                   rounded(master == own.end() ? value.as_tensor() : master->second, to));
+    }
+    files.emplace_back(layer.path.filename(), contents);
+  }
+  return files;
 }
 
 }  // namespace anymesh

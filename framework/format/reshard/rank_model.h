@@ -8,6 +8,7 @@
 
 #include "framework/format/reshard/target.h"
 #include "framework/format/sharded/sharded_checkpoint.h"
+#include "framework/format/write/rank_files.h"
 
 namespace anymesh {
 
@@ -43,6 +44,9 @@ struct RankModel {
   // are good as they are.
   std::map<int, NamedTensors> layers;
   NamedTensors experts;  // stacked, of all ep ranks, in the model's precision
+
+  const std::string& first_name(const std::string& name) const;  // if tied; else `name`
+  std::map<std::string, TensorRecord> masters() const;           // of `groups`, by name
 };
 
 // Returns the precision of the model's weights: by the config in a model-states file, else by the
@@ -61,6 +65,9 @@ std::vector<std::string> optimizers_order(const std::vector<std::string>& names,
                                           const Value& model_state, const Value& optimizer,
                                           int dp_size);
 
+// Returns the second names of tied parameters that a model-states file records, and the first ones.
+std::map<std::string, std::string> recorded_shared(const Value& model_state);
+
 // Fills in `experts` with weight(master, name). They are in `module` too at ZeRO 3, and only then.
 void add_experts(
     RankModel& rank, const CheckpointMesh& to,
@@ -69,5 +76,11 @@ void add_experts(
 // Returns the ranks of a checkpoint whose tp and pp stay as they are, by mp rank, with `module` as
 // the mesh `to` needs it. Throws if optimizer states are missing or incomplete.
 std::vector<RankModel> rank_models(const ShardedCheckpoint& source, const CheckpointMesh& to);
+
+// Returns a pipeline's layer files, by name, in the precision `to`. Their names, keys and order
+// stay: those are of the model's code. Weights are rounded from the masters in `ranks`, which are
+// of the source's tp and pp. Buffers stay as they are.
+NamedFiles recast_layer_files(const ShardedCheckpoint& source, const std::vector<RankModel>& ranks,
+                              DType to);
 
 }  // namespace anymesh

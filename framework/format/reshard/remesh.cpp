@@ -316,14 +316,10 @@ class Builder {
 
   // The module keeps its order and its second names; its tensors are cut anew.
   void add_module(RankModel& rank) {
-    for (const auto& [second, first] : model_.checkpoint.model_states[0]
-                                           .find(keys::kSharedParams)
-                                           .value_or(Value::dict())
-                                           .entries())
-      rank.shared[second.as_string()] = first.as_string();
+    rank.shared = recorded_shared(model_.checkpoint.model_states[0]);
     std::map<std::string, TensorRecord> made;
     for (const auto& [name, old] : module_tensors(rank.model_state)) {
-      const std::string& first = rank.shared.contains(name) ? rank.shared.at(name) : name;
+      const std::string& first = rank.first_name(name);
       const auto [tensor, is_new] = made.try_emplace(first);
       if (is_new) tensor->second = weight(rank, first);
       rank.module.emplace_back(name, tensor->second);

@@ -1,7 +1,10 @@
 #include "framework/format/reshard/target.h"
 
+#include <algorithm>
 #include <charconv>
+#include <tuple>
 
+#include "framework/format/layout/names.h"
 #include "framework/util/errors.h"
 #include "framework/util/format.h"
 #include "framework/util/printable.h"
@@ -32,6 +35,40 @@ DType precision(std::string_view item, std::string_view text) {
   fail(item, "dtype=bf16, fp16 or fp32");
 }
 
+// Throws a UserError that names a target which works.
+[[noreturn]] void refuse_target(const CheckpointMesh& to, const std::string& why,
+                                const std::string& instead) {
+  throw UserError("--target: " + to_string(to) + ": " + why + "; " + instead);
+}
+
+// Returns how the target spreads the experts of a checkpoint. Throws if it cannot.
+ExpertSpread spread_experts(ExpertSpread experts, const CheckpointMesh& to) {
+  if (experts.has_older())
+    throw UserError(
+        "this is one of DeepSpeed's older mixtures of experts (deepspeed_moe), which ds_reshard "
+        "does not cut; ds_to_universal and zero_to_fp32 read it");
+  if (experts.layers.empty() && to.ep_size > 1)
+    refuse_target(to, "the model has no experts", "leave ep out");
+  if (experts.layers.empty()) return experts;
+  const std::string dp = "dp=" + std::to_string(to.ep_size);
+  if (to.dp_size % to.ep_size != 0)
+    refuse_target(to, "ep is cut out of dp, which must be a multiple of it", "give ep=1, or " + dp);
+  for (const ExpertSpread::Layer& layer : experts.layers)
+    if (layer.experts % to.ep_size != 0)
+      refuse_target(to, "ep must divide the " + std::to_string(layer.experts) + " experts",
+                    "give ep=1");
+  if (experts.whole && to.tp_size > 1)
+    refuse_target(to,
+                  "tp does not cut these experts (--expert-tensor-parallel-size 1), and no other "
+                  "job than pretrain_gpt has them so; it resumes them on any mesh as they are",
+                  "give tp=1");
+  if (to.stage == 0 && to.dtype != DType::kFloat32)
+    refuse_target(to, "experts at ZeRO 0 are written in fp32 alone", "give zero=1, or dtype=fp32");
+  experts.ep_size = to.ep_size;
+  experts.whole = false;
+  return experts;
+}
+
 }  // namespace
 
 std::string to_string(const CheckpointMesh& mesh) {
@@ -49,25 +86,25 @@ ReshardTarget ReshardTarget::parse(const std::string& text) {
     if (field) fail(item, "each key once");
     field = value;
   };
+  const std::tuple<std::string_view, std::optional<int>&, int, int> numbers[] = {
+      {"dp", target.dp_size, 1, kMostRanks},
+      {"tp", target.tp_size, 1, kMostRanks},
+      {"pp", target.pp_size, 1, kMostRanks},
+      {"ep", target.ep_size, 1, kMostRanks},
+      {"zero", target.stage, 0, 3}};
   for (const std::string_view item : split(text, ',')) {
     const size_t equals = item.find('=');
     const std::string_view key = item.substr(0, equals),
                            value = equals == item.npos ? "" : item.substr(equals + 1);
-    if (key == "dp") {
-      set(item, target.dp_size, number(item, value, 1, kMostRanks));
-    } else if (key == "tp") {
-      set(item, target.tp_size, number(item, value, 1, kMostRanks));
-    } else if (key == "pp") {
-      set(item, target.pp_size, number(item, value, 1, kMostRanks));
-    } else if (key == "ep") {
-      set(item, target.ep_size, number(item, value, 1, kMostRanks));
-    } else if (key == "zero") {
-      set(item, target.stage, number(item, value, 0, 3));
-    } else if (key == "dtype") {
+    if (key == "dtype") {
       set(item, target.dtype, precision(item, value));
-    } else {
-      fail(item, "dp=, tp=, pp=, ep=, zero= or dtype=");
+      continue;
     }
+    const auto known =
+        std::ranges::find(numbers, key, [](const auto& row) { return std::get<0>(row); });
+    if (known == std::end(numbers)) fail(item, "dp=, tp=, pp=, ep=, zero= or dtype=");
+    const auto& [name, field, least, most] = *known;
+    set(item, field, number(item, value, least, most));
   }
   return target;
 }
@@ -84,6 +121,25 @@ CheckpointMesh ReshardTarget::applied_to(CheckpointMesh mesh) const {
     throw UserError("--target: " + to_string(mesh) + " are " + std::to_string(ranks) +
                     " ranks, expected at most " + std::to_string(kMostRanks));
   return mesh;
+}
+
+ExpertSpread check_target(const Value& model_state, bool partitioned, const ExpertSpread& experts,
+                          const CheckpointMesh& from, const CheckpointMesh& to) {
+  const bool pipeline = !model_state.find(keys::kModule),
+             ours = !model_state.find(keys::kDropoutSeed).is_none();
+  if (to.stage == 0 && to.dtype != DType::kFloat32 && !(from.stage == 0 && from.dtype == to.dtype))
+    refuse_target(
+        to,
+        "at ZeRO 0, the class that DeepSpeed keeps a half-precision optimizer in depends on the "
+        "next job's optimizer, which no file tells",
+        "give zero=1, or dtype=fp32");
+  if (pipeline && to.stage >= 2 && !ours)
+    refuse_target(to, "DeepSpeed's pipelines train with ZeRO 0 and 1 alone", "give zero=1");
+  const ExpertSpread spread = spread_experts(experts, to);
+  if (to.stage == 0 && to.dtype != DType::kFloat32 && partitioned)
+    refuse_target(to, "DeepSpeed cannot load the BF16_Optimizer that it saves at ZeRO 0",
+                  "give zero=1, which takes the same steps");
+  return spread;
 }
 
 }  // namespace anymesh

@@ -3,7 +3,7 @@
 #include <optional>
 #include <string>
 
-#include "framework/format/torch_file/dtype.h"
+#include "framework/format/layout/experts.h"
 
 namespace anymesh {
 
@@ -24,5 +24,11 @@ struct ReshardTarget {
   static ReshardTarget parse(const std::string& text);
   CheckpointMesh applied_to(CheckpointMesh mesh) const;
 };
+
+// Returns how the target spreads `experts`, the source's. Throws a UserError, which names a target
+// that works, for one that DeepSpeed cannot train. `partitioned`: the source's optimizer is cut
+// among dp ranks, as BF16_Optimizer's is at ZeRO 0.
+ExpertSpread check_target(const Value& model_state, bool partitioned, const ExpertSpread& experts,
+                          const CheckpointMesh& from, const CheckpointMesh& to);
 
 }  // namespace anymesh

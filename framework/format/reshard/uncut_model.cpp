@@ -115,6 +115,15 @@ bool is_pipeline(const Value& model_state, const std::string& name) {
          (model_state.find(keys::kDropoutSeed) && layer_name(name).layer >= 0);
 }
 
+bool needs_uncut_tensors(const ShardedCheckpoint& source, const CheckpointMesh& from,
+                         const CheckpointMesh& to) {
+  if (from.tp_size != to.tp_size || from.pp_size != to.pp_size || source.experts.whole) return true;
+  const bool moves = (from.stage == 3) != (to.stage == 3),
+             lacks_files = from.dtype != to.dtype && source.layer_files.empty();
+  return (moves || lacks_files) && !source.parameters.empty() &&
+         is_pipeline(source.model_states[0], source.parameters.begin()->first);
+}
+
 UncutModel uncut_model(Checkpoint checkpoint, const ShardedCheckpoint* ranks) {
   UncutModel model{.checkpoint = std::move(checkpoint)};
   const fs::path& folder = model.checkpoint.path;

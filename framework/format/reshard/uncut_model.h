@@ -17,6 +17,11 @@ struct UncutModel {
   std::vector<std::vector<std::string>> groups;  // names, over all stages, in their order
 };
 
+// Whether the ranks must be made from uncut tensors: tp or pp changes, or a pipeline's layer files
+// are to be made from masters.
+bool needs_uncut_tensors(const ShardedCheckpoint& source, const CheckpointMesh& from,
+                         const CheckpointMesh& to);
+
 // Throws if the files do not tell which group has which parameters. `ranks` is null for a universal
 // folder, else the checkpoint as its ranks wrote it.
 UncutModel uncut_model(Checkpoint checkpoint, const ShardedCheckpoint* ranks);

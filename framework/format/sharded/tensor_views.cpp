@@ -183,6 +183,12 @@ TensorRecord tensor_of(const ShardFragment& fragment, DType dtype) {
           std::make_shared<SubRange>(fragment.bytes, fragment.offset, size)};
 }
 
+BytesPtr zeros(uint64_t size) {
+  return std::make_shared<ComputedBytes>(size, "padding", [](uint64_t, std::span<std::byte> out) {
+    std::ranges::fill(out, std::byte{});
+  });
+}
+
 void MergedTensor::read(uint64_t offset, std::span<std::byte> out) const {
   check_range(offset, out.size(), "a merged tensor");
   const auto begin = static_cast<int64_t>(offset / element_size_);

@@ -46,6 +46,9 @@ BytesPtr joined(const Shape& shape, std::vector<ShardFragment> fragments, DType 
 // Returns a fragment's elements as a flat tensor.
 TensorRecord tensor_of(const ShardFragment& fragment, DType dtype);
 
+// Returns as many zero bytes, for padding.
+BytesPtr zeros(uint64_t size);
+
 // The differences between two tensors with the same number of elements. The tensors are compared a
 // few MiB at a time: bit by bit if they have one dtype, else by value.
 struct TensorDifference {
