@@ -165,33 +165,6 @@ class Cuts {
   int64_t vocabulary_multiple_;
 };
 
-// Tells which parameters a stage has: those of its layers, and of layers that it shares.
-class Stages {
- public:
-  Stages(const UncutModel& model, int pp_size, Cuts& cuts) : pp_size_(pp_size), cuts_(cuts) {
-    if (pp_size == 1) return;
-    const Value args = model.checkpoint.model_states[0].find(keys::kArgs).value_or(Value::dict());
-    num_layers_ = static_cast<int>(args.at("num_layers").as_int());
-    if (pp_size > num_layers_)
-      throw UserError("--target: pp=" + std::to_string(pp_size) + " stages have only " +
-                      std::to_string(num_layers_) + " layers");
-  }
-
-  bool has(int pp, const std::string& name) {
-    if (pp_size_ == 1) return true;
-    if (name.starts_with(kTiedModules) && cuts_.is_tied(name)) return pp == 0 || pp == pp_size_ - 1;
-    const int layer = layer_name(name).layer - kEmbeddingLayer - 1;
-    if (layer < 0) return pp == 0;
-    if (layer >= num_layers_) return pp == pp_size_ - 1;
-    const LayerRange range = layers_of_stage(num_layers_, pp_size_, pp);
-    return range.begin <= layer && layer < range.end;
-  }
-
- private:
-  int pp_size_, num_layers_ = 0;
-  Cuts& cuts_;
-};
-
 // Returns a rank's shard of a parameter.
 Parameter cut_parameter(const SavedParameter& whole, const std::string& name,
                         const ShardLayout& layout) {
@@ -236,11 +209,16 @@ class Builder {
       : model_(model),
         to_(to),
         cuts_(model, to.tp_size),
-        stages_(model, to.pp_size, cuts_),
         experts_(ExpertSpread::from(model.checkpoint.model_states)),
         pipeline_(is_pipeline(model.checkpoint.model_states[0], model.checkpoint.names().at(0))) {
     for (const Value& state : model.checkpoint.model_states) buffers_.merge(buffer_names(state));
     for (const auto& names : model.groups) trained_.insert(names.begin(), names.end());
+    if (to.pp_size == 1) return;
+    const Value args = model.checkpoint.model_states[0].find(keys::kArgs).value_or(Value::dict());
+    num_layers_ = static_cast<int>(args.at("num_layers").as_int());
+    if (to.pp_size > num_layers_)
+      throw UserError("--target: pp=" + std::to_string(to.pp_size) + " stages have only " +
+                      std::to_string(num_layers_) + " layers");
   }
 
   RankModel rank(int pp, int tp) {
@@ -256,11 +234,23 @@ class Builder {
   }
 
  private:
+  // Whether a stage has a parameter: of its layers, or of layers that it shares.
+  bool stage_has(int pp, const std::string& name) {
+    if (to_.pp_size == 1) return true;
+    const bool last = pp == to_.pp_size - 1;
+    if (name.starts_with(kTiedModules) && cuts_.is_tied(name)) return pp == 0 || last;
+    const int layer = layer_name(name).layer - kEmbeddingLayer - 1;
+    if (layer < 0) return pp == 0;
+    if (layer >= num_layers_) return last;
+    const LayerRange range = layers_of_stage(num_layers_, to_.pp_size, pp);
+    return range.begin <= layer && layer < range.end;
+  }
+
   void add_group(RankModel& rank, size_t g) {
     RankModel::Group group{{}, model_.settings[g], {}};
     std::vector<std::string> names;
     for (const std::string& name : model_.groups[g])
-      if (stages_.has(rank.pp_rank, name)) names.push_back(name);
+      if (stage_has(rank.pp_rank, name)) names.push_back(name);
     if (pipeline_)  // tied layers come first, then the others by number
       std::ranges::stable_sort(names, {}, [](const std::string& name) {
         return name.starts_with(kTiedModules) ? -1 : layer_name(name).layer;
@@ -294,10 +284,10 @@ class Builder {
     rank.model_state.set(keys::kModule, {});
     std::vector<std::string> buffers;
     for (const std::string& name : buffers_)
-      if (stages_.has(rank.pp_rank, name)) buffers.push_back(name);
+      if (stage_has(rank.pp_rank, name)) buffers.push_back(name);
     rank.model_state.set(keys::kBufferNames, Value::list_of(buffers));
     for (const std::string& name : model_.checkpoint.names()) {
-      if (!stages_.has(rank.pp_rank, name)) continue;
+      if (!stage_has(rank.pp_rank, name)) continue;
       if (experts_.layer_of(name) && trained_.contains(name)) continue;  // add_experts() does
       const TensorRecord tensor = weight(rank, name);
       if (!trained_.contains(name) && !buffers_.contains(name))
@@ -331,9 +321,9 @@ class Builder {
   const UncutModel& model_;
   const CheckpointMesh& to_;
   Cuts cuts_;
-  Stages stages_;
   ExpertSpread experts_;
   bool pipeline_;
+  int num_layers_ = 0;
   std::set<std::string> buffers_, trained_;
 };
 
