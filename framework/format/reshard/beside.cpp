@@ -1,8 +1,7 @@
 #include "framework/format/reshard/beside.h"
 
 #include <algorithm>
-#include <charconv>
-#include <optional>
+#include <regex>
 
 #include "framework/format/folder/output_folder.h"
 #include "framework/format/io/file_io.h"
@@ -19,19 +18,6 @@ constexpr const char* kTrainerState = "trainer_state.json";      // HF Trainer
 constexpr const char* kAccelerateState = "random_states_0.pkl";  // Accelerate
 constexpr const char* kAccelerateScheduler = "scheduler.bin";
 
-// Returns the rank in a name such as rng_state_3.pth.
-std::optional<int> rank_in(std::string_view name, std::string_view before, std::string_view after) {
-  if (!name.starts_with(before) || !name.ends_with(after) ||
-      name.size() <= before.size() + after.size())
-    return std::nullopt;
-  name.remove_prefix(before.size());
-  name.remove_suffix(after.size());
-  int rank = 0;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), rank);
-  if (error != std::errc() || end != name.data() + name.size()) return std::nullopt;
-  return rank;
-}
-
 // Names a rank's file of random numbers. HF Trainer leaves the rank out where there is one alone.
 std::string trainers(int rank, int ranks) {
   return ranks == 1 ? "rng_state.pth" : "rng_state_" + std::to_string(rank) + ".pth";
@@ -39,8 +25,8 @@ std::string trainers(int rank, int ranks) {
 std::string accelerates(int rank, int) { return "random_states_" + std::to_string(rank) + ".pkl"; }
 
 bool is_random_state(const std::string& name) {
-  return name == "rng_state.pth" || rank_in(name, "rng_state_", ".pth") ||
-         rank_in(name, "random_states_", ".pkl");
+  static const std::regex names(R"(rng_state(_\d+)?\.pth|random_states_\d+\.pkl)");
+  return std::regex_match(name, names);
 }
 
 // Not a link, which might lead to anybody's file.
