@@ -10,14 +10,6 @@ namespace {
 
 using Tensors = std::map<std::string, TensorRecord>;
 
-// ZeRO 3's placeholder of a parameter.
-TensorRecord placeholder(const TensorRecord& tensor) {
-  return {tensor.dtype,
-          {0},
-          tensor.requires_grad,
-          std::make_shared<OwnedBytes>(std::vector<std::byte>())};
-}
-
 // Returns `module`, which may be nested, with these tensors and no others.
 Value with_tensors(const Value& module, const std::string& prefix, const Tensors& tensors) {
   Value result = module;
@@ -34,12 +26,14 @@ Value with_tensors(const Value& module, const std::string& prefix, const Tensors
 }
 
 // Returns the rank's `module`: None with a pipeline, whose weights are in layer files. The module
-// of a rank with new tensors may be flat, and is one where the source's has none.
+// of a rank with new tensors may be flat, and is one where the source's has none. ZeRO 3 has
+// placeholders of parameters.
 Value module_of(const RankModel& rank, const CheckpointMesh& mesh) {
   if (rank.module.empty()) return {};
   Tensors tensors(rank.module.begin(), rank.module.end());
   for (auto& [name, tensor] : tensors)
-    if (mesh.stage == 3 && !rank.buffers.contains(name)) tensor = placeholder(tensor);
+    if (mesh.stage == 3 && !rank.buffers.contains(name))
+      tensor = {tensor.dtype, {0}, tensor.requires_grad, zeros(0)};
   const Value module = rank.model_state.at(keys::kModule);
   if (module) return with_tensors(module, "", tensors);
   std::vector<Value::Entry> entries;
