@@ -5,7 +5,7 @@ include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Anymesh)
 
 # Exports the library NAME or anymesh_NAME as Anymesh::NAME.
-set(libraries format data inputs config gpt_config hf)
+set(libraries format package_settings data inputs config gpt_config hf)
 set(programs ds_to_universal ds_reshard zero_to_fp32 preprocess_data plot_loss plot_figure report ckpt hf_convert)
 if(NOT ANYMESH_TOOLS_ONLY)
   list(APPEND libraries framework gpt generate)

@@ -248,7 +248,10 @@ TEST_F(HfTokens, AreCountedWhereTheSettingsAloneHaveThem) {
       {"{" + names + "}", R"({"eos_token": "<s>"})", "- 3 4 "},
       {R"({"additional_special_tokens": ["<e>"], "pad_token": "<p>"})", "{}", "- - 3 "},
       {R"({"extra_special_tokens": {"video": "<v>"}, "bos_token": "<b>", "eos_token": "<v>"})",
-       "{}", "3 4 - "}};
+       "{}", "3 4 - "},
+      // Beside an added_tokens_decoder, special_tokens_map.json adds none.
+      {R"({"added_tokens_decoder": {}, "eos_token": "<e>", "extra_special_tokens": ["<b>"]})",
+       R"({"bos_token": "<b>", "pad_token": "<p>"})", "4 3 - "}};
   const fs::path files = folder_ / "files";
   fs::create_directories(files);
   write_file(files / "tokenizer.json", R"({"added_tokens": [{"id": 2, "content": "</s>"}],

@@ -104,17 +104,6 @@ void AddedTokens::split(std::string_view text, bool normalized,
   if (covered < text.size()) sections.push_back({text.substr(covered), -1});
 }
 
-AddedToken read_added_token(const JsonNode& node, bool special) {
-  if (node.is_text()) return {.content = node.text(), .special = true};
-  special |= node.at("special").flag_or(false);
-  return {.content = node.at("content").text(),
-          .single_word = node.at("single_word").flag_or(false),
-          .lstrip = node.at("lstrip").flag_or(false),
-          .rstrip = node.at("rstrip").flag_or(false),
-          .normalized = node.at("normalized").flag_or(!special),
-          .special = special};
-}
-
 AddedTokens read_added_tokens(const JsonNode& node, const Normalizer& normalizer,
                               Vocabulary& vocabulary) {
   AddedTokens all;

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <filesystem>
 #include <utility>
 
@@ -8,6 +9,12 @@
 
 namespace anymesh {
 namespace {
+
+// Classes that make their ByteLevel pre-tokenizer by add_prefix_space, which is false unless given.
+constexpr const char* kPrefixClasses[] = {
+    "GPT2Tokenizer",    "GPTNeoXTokenizer", "CodeGenTokenizer",
+    "Qwen2Tokenizer",   "Qwen3_5Tokenizer", "CohereTokenizer",
+    "RobertaTokenizer", "BartTokenizer",    "WhisperTokenizer"};
 
 int32_t read_id(const JsonNode& node) {
   return static_cast<int32_t>(node.integer(0, Vocabulary::kMostIds));
@@ -68,6 +75,93 @@ std::string_view member_text(std::string_view object, std::string_view name) try
   return {};
 }
 
+// Returns whether ByteLevel pre-tokenizers add a space, whatever the tokenizer.json says; none if
+// the class in tokenizer_config.json does not decide on that.
+std::optional<bool> prefix_space_of_class(const PackageSettings& settings) {
+  const JsonNode name = settings.config("tokenizer_class");
+  std::string type = name.is_text() ? name.text() : "";
+  if (type.ends_with("Fast")) type.resize(type.size() - 4);
+  if (std::ranges::find(kPrefixClasses, type) == std::end(kPrefixClasses)) return {};
+  return settings.config("add_prefix_space").flag_or(false);
+}
+
+// Adds the tokens that the tokenizer lacks.
+void add_tokens(const PackageSettings& settings, const JsonNode& tokenizer, TokenizerParts& parts) {
+  const auto add = [&](const JsonNode& origin, AddedToken token) {
+    if (!token.content.empty())
+      parts.added_tokens.add(std::move(token), origin, parts.normalizer, parts.vocabulary);
+  };
+  const PackageSettings::Tokens tokens = settings.tokens(tokenizer);
+  for (const auto& [origin, token] : tokens.numbered) add(origin, token);
+  const size_t known = parts.added_tokens.all().size();
+  for (const auto& [token, special] : tokens.others)
+    if (parts.added_tokens.find(content_of(token)) >= known)
+      add(token, read_added_token(token, special));
+  if (settings.config("split_special_tokens").flag_or(false)) parts.added_tokens.split_special();
+}
+
+std::optional<int32_t> id_of_token(const PackageSettings& settings, const char* name,
+                                   const Vocabulary& vocabulary) {
+  const JsonNode token = settings.token(name);
+  return token.is_null() ? std::nullopt : vocabulary.find(content_of(token));
+}
+
+// Returns "eos_token_id", say: null, an id or a list of ids. Ids beyond the vocabulary belong to
+// the model alone.
+std::vector<int32_t> generation_ids(const PackageSettings& settings, const char* name,
+                                    const Vocabulary& vocabulary) {
+  const JsonNode node = settings.generation(name);
+  std::vector<int32_t> ids;
+  if (node.is_null()) return ids;
+  for (const JsonNode& id : node.is_list() ? node.list() : std::vector{node}) {
+    const auto value = static_cast<int32_t>(id.integer(0, INT32_MAX));
+    if (vocabulary.contains(value)) ids.push_back(value);
+  }
+  return ids;
+}
+
+std::optional<int32_t> usual_end(const AddedTokens& tokens) {
+  for (const char* name :
+       {"<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "<｜end▁of▁sentence｜>"})
+    for (const AddedToken& token : tokens.all())
+      if (token.content == name) return token.id;
+  return {};
+}
+
+std::optional<int32_t> first_of(const std::vector<int32_t>& ids) {
+  return ids.empty() ? std::nullopt : std::optional(ids.front());
+}
+
+// Sets what tokenizer.h lists, also by `parts.around`. Throws a UserError if nothing says which
+// token ends a document.
+void set_ends(const PackageSettings& settings, const JsonNode& tokenizer, TokenizerParts& parts) {
+  const auto& [before, behind] = parts.around;
+  for (const auto* ids : {&before, &behind})
+    for (const int32_t id : *ids)
+      if (!parts.vocabulary.contains(id))
+        tokenizer.at("post_processor").fail("has the id " + std::to_string(id) + " of no token");
+  const std::vector<int32_t> ends = generation_ids(settings, "eos_token_id", parts.vocabulary);
+
+  std::optional<int32_t> eod = id_of_token(settings, "eos_token", parts.vocabulary);
+  if (!eod) eod = first_of(ends);
+  if (!eod && !behind.empty()) eod = behind.back();
+  if (!eod) eod = usual_end(parts.added_tokens);
+  if (!eod)
+    throw_error(tokenizer.file(),
+                ": nothing says which token ends a document: name an eos_token in a "
+                "tokenizer_config.json beside it");
+  parts.eod = *eod;
+  parts.text_ends = {*eod};
+  for (const int32_t id : ends)
+    if (std::ranges::find(parts.text_ends, id) == parts.text_ends.end())
+      parts.text_ends.push_back(id);
+
+  std::optional<int32_t> bos =
+      before.size() == 1 ? first_of(before) : id_of_token(settings, "bos_token", parts.vocabulary);
+  if (!bos) bos = first_of(generation_ids(settings, "bos_token_id", parts.vocabulary));
+  parts.bos = bos.value_or(parts.eod);
+}
+
 }  // namespace
 
 std::unique_ptr<Tokenizer> make_huggingface_tokenizer(const std::string& folder_or_file) {
@@ -83,18 +177,20 @@ std::unique_ptr<Tokenizer> make_huggingface_tokenizer(const std::string& folder_
   const JsonNode root = json.root();
   const fs::path folder =
       file.filename() == "tokenizer.json" ? fs::absolute(file).parent_path() : "";
+  const PackageSettings settings(folder);
 
   auto parts = std::make_unique<TokenizerParts>();
   parts->normalizer = read_normalizer(root.at("normalizer"));
   PreTokenizers pre_tokenizers =
-      read_pre_tokenizers(root.at("pre_tokenizer"), prefix_space_of_class(folder));
+      read_pre_tokenizers(root.at("pre_tokenizer"), prefix_space_of_class(settings));
   parts->pre_tokenizers = std::move(pre_tokenizers.steps);
   parts->model = read_token_model(root.at("model"), vocab, pre_tokenizers.bytes, parts->vocabulary);
   parts->added_tokens =
       read_added_tokens(root.at("added_tokens"), parts->normalizer, parts->vocabulary);
   parts->decoder = read_decoder(root.at("decoder"));
   parts->around = read_post_processor(root.at("post_processor"));
-  read_package_settings(folder, root, *parts);
+  add_tokens(settings, root, *parts);
+  set_ends(settings, root, *parts);
   return make_pipeline_tokenizer(std::move(parts));
 }
 

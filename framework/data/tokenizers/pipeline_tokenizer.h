@@ -11,6 +11,7 @@
 
 #include "framework/data/tokenizers/byte_trie.h"
 #include "framework/data/tokenizers/json_node.h"
+#include "framework/data/tokenizers/package_settings.h"
 #include "framework/data/tokenizers/token_model.h"
 #include "framework/data/tokenizers/tokenizer.h"
 #include "framework/data/tokenizers/vocabulary.h"
@@ -37,18 +38,6 @@ Normalizer read_normalizer(const JsonNode& node);
 
 // Returns the replacements of a SentencePiece model in a normalizer's precompiled_charsmap.
 std::function<std::string(std::string_view)> read_precompiled_map(const JsonNode& node);
-
-// A token that is found in the text itself, before the model sees it: <|endoftext|>, say.
-struct AddedToken {
-  std::string content;
-  int32_t id = 0;
-  bool single_word = false;      // not beside a word character
-  bool lstrip = false;           // takes the white space before it too
-  bool rstrip = false;           // and that behind it
-  bool normalized = false;       // is looked for in the normalized text
-  bool special = false;          // is text like any other if special tokens are split
-  std::string normal = content;  // what is looked for
-};
 
 // A part of a text: an added token, or with id -1 the text between two of them.
 struct Section {
@@ -92,10 +81,6 @@ class AddedTokens {
   int32_t next_ = -1;              // the id of a token that the vocabulary lacks
   bool split_special_ = false;
 };
-
-// Reads a token: a text, which is special, or an object with a "content" and flags. `special` says
-// that it is, whatever its flag.
-AddedToken read_added_token(const JsonNode& node, bool special = false);
 
 // Reads "added_tokens", and adds those that the model lacks to the vocabulary. Throws a DamagedFile
 // where an id is not the one that the tokenizers package would give the token.
@@ -149,25 +134,6 @@ struct TokenizerParts {
   AroundText around;
   std::vector<int32_t> text_ends;
 };
-
-// The files beside a tokenizer.json, as AutoTokenizer of transformers 5 reads them. An empty folder
-// has none.
-//
-//   tokenizer_config.json   added_tokens_decoder, names of special tokens ("pad_token", and any
-//                           other "..._token"), extra_special_tokens, split_special_tokens
-//   added_tokens.json, special_tokens_map.json
-//                           of older versions: read if there is no added_tokens_decoder. A name in
-//                           the second goes before tokenizer_config.json's
-//   generation_config.json  eos_token_id, bos_token_id
-//
-// Adds the tokens that the tokenizer lacks, in transformers' order, and sets what tokenizer.h
-// lists, also by `parts.around`. Throws a UserError if nothing says which token ends a document.
-void read_package_settings(const std::filesystem::path& folder, const JsonNode& tokenizer,
-                           TokenizerParts& parts);
-
-// Returns whether ByteLevel pre-tokenizers add a space, whatever the tokenizer.json says; none if
-// the class in tokenizer_config.json does not decide on that.
-std::optional<bool> prefix_space_of_class(const std::filesystem::path& folder);
 
 // Models may refer to the vocabulary, so the parts stay where they are.
 std::unique_ptr<Tokenizer> make_pipeline_tokenizer(std::unique_ptr<TokenizerParts> parts);
