@@ -14,8 +14,7 @@
 #include "framework/util/errors.h"
 #include "framework/util/nearest_name.h"
 #include "framework/util/plain_words.h"
-#include "framework/util/process_limits.h"
-#include "framework/util/standard_output.h"
+#include "framework/util/process.h"
 #include "framework/util/terminal.h"
 
 namespace anymesh {

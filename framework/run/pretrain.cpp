@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <c10/util/StringUtil.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -14,27 +15,38 @@
 #include "framework/comm/thread_job.h"
 #include "framework/config/parse.h"
 #include "framework/profile/report.h"
-#include "framework/run/brief_waits.h"
 #include "framework/run/checkpoint_args.h"
 #include "framework/run/datasets.h"
 #include "framework/run/device.h"
 #include "framework/run/launch.h"
 #include "framework/run/memory_check.h"
-#include "framework/run/plan_saves.h"
 #include "framework/run/run_log.h"
 #include "framework/run/run_record.h"
 #include "framework/run/trainer.h"
 #include "framework/util/cores.h"
 #include "framework/util/plain_words.h"
 #include "framework/util/printable.h"
-#include "framework/util/process_limits.h"
-#include "framework/util/standard_output.h"
+#include "framework/util/process.h"
 #include "framework/util/terminal.h"
 #include "framework/zero/memory.h"
 #include "framework/zero/memory_report.h"
 
 namespace anymesh {
 namespace {
+
+// Makes threads of OpenMP sleep after a short wait for each other. By default they spin for
+// milliseconds (300,000 pauses in libgomp), which delays every parallel loop by as much when
+// another process takes a core meanwhile, or a container's quota is used up. The library reads its
+// setting before main(), so this starts the program once more, unless the environment has a setting
+// already or there is nobody to wait for (OMP_NUM_THREADS=1). Call it first.
+void wait_briefly(char** argv) {
+  for (const char* name : {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "KMP_BLOCKTIME"})
+    if (std::getenv(name)) return;
+  const char* threads = std::getenv("OMP_NUM_THREADS");
+  if (threads && std::string_view(threads) == "1") return;
+  setenv("GOMP_SPINCOUNT", "1000", /*overwrite=*/1);
+  execv("/proc/self/exe", argv);  // returns only if it fails: then threads spin
+}
 
 // Sets this rank's number of threads: OMP_NUM_THREADS if set, else its share of the cores that it
 // may run on, within the container's quota. The machine's ranks that may run on the same cores

@@ -15,8 +15,9 @@
 
 namespace anymesh {
 
-// Returns the options that the flags set for every save.
-SaveOptions save_options(const CheckpointConfig& checkpoint);
+// Checks, before the first step, that there is space for the run's saves. Adds lines to `report`.
+void plan_saves(const CheckpointConfig& c, const BatchPlan& plan, Engine& engine,
+                std::vector<std::string>& report);
 
 // Reads the samples before each of the engine's steps, and logs, evaluates and saves after it. It
 // uses samples and the engine, not GPT, and starts from the engine's state.

@@ -1,12 +1,27 @@
+// The beginning and the end of a program.
 #pragma once
 
+#include <sys/resource.h>
+
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <iostream>
 #include <string>
 
 namespace anymesh {
+
+// Raises the limit of file descriptors to the maximum: a checkpoint is a file or more for each
+// rank, and all of them are open at once. Ignores SIGXFSZ too, so that a write past `ulimit -f` is
+// an error with the file's name and does not silently end the process.
+inline void set_process_limits() {
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
 
 // Returns, at the end of a program, whether all of its output was written. If not, prints the
 // reason to stderr, unless the reader of stdout has gone.
