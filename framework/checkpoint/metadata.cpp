@@ -2,7 +2,6 @@
 
 #include <c10/util/StringUtil.h>
 
-#include <map>
 #include <set>
 #include <sstream>
 
@@ -43,32 +42,18 @@ StageParam param_of(const std::string& line, torch::Dtype dtype) {
 
 Value universal_info(const CheckpointedRun& run, const std::vector<StageParam>& params,
                      bool exclude_frozen) {
-  UniversalInfo info;
-  info.original_vocab_size = run.config.model.vocab_size;
-  info.padded_vocab_size = run.config.model.padded_vocab_size;
-  std::set<std::string> vocabulary, tied, replicated, row_parallel, two_sub_params;
-  std::map<std::pair<std::string, std::vector<int64_t>>, int> later;  // the dims that are cut
+  std::set<ParameterCut> cuts;
   for (const auto& [pp, spec] : params) {
     // DeepSpeed's converter joins experts without patterns, takes none that tp cuts, and demands
     // that each pattern has a use.
     if (spec.experts && run.grid.topology.tp_size == 1) continue;
     if (spec.buffer || (exclude_frozen && spec.frozen())) continue;
-    const std::string pattern = pattern_of(spec.name);
-    if (spec.vocabulary) vocabulary.insert(pattern);
-    if (spec.tied) tied.insert(pattern);
-    if (spec.split_dim < 0) replicated.insert(pattern);
-    if (spec.split_dim == 1) row_parallel.insert(pattern);
-    if (spec.sub_params == 2) two_sub_params.insert(pattern);
-    if (spec.split_dim > 1) later[{pattern, spec.shape}] = spec.split_dim;
+    cuts.insert({pattern_of(spec.name), spec.split_dim, spec.sub_params, spec.vocabulary, spec.tied,
+                 spec.shape});
   }
-  const auto list = [](const auto& set) { return std::vector(set.begin(), set.end()); };
-  info.vocabulary = list(vocabulary);
-  info.pipeline_replicated = list(tied);
-  info.tp_replicated = list(replicated);
-  info.row_parallel = list(row_parallel);
-  info.two_sub_params = list(two_sub_params);
-  for (const auto& [cut, dim] : later)  // which has no list of its own
-    info.sub_params.push_back(UniversalInfo::whole_cut(cut.first, cut.second, dim));
+  UniversalInfo info = UniversalInfo::of(cuts);
+  info.original_vocab_size = run.config.model.vocab_size;
+  info.padded_vocab_size = run.config.model.padded_vocab_size;
   return info.to_value();
 }
 

@@ -136,6 +136,25 @@ UniversalInfo UniversalInfo::from_value(const Value& value) {
   return info;
 }
 
+UniversalInfo UniversalInfo::of(const std::set<ParameterCut>& parameters) {
+  const auto patterns = [&](bool (*is_such)(const ParameterCut&)) {
+    std::set<std::string> found;
+    for (const ParameterCut& cut : parameters)
+      if (is_such(cut)) found.insert(cut.pattern);
+    return std::vector<std::string>(found.begin(), found.end());
+  };
+  UniversalInfo info;
+  info.vocabulary = patterns([](const ParameterCut& cut) { return cut.vocabulary; });
+  info.pipeline_replicated = patterns([](const ParameterCut& cut) { return cut.tied; });
+  info.tp_replicated = patterns([](const ParameterCut& cut) { return cut.split_dim < 0; });
+  info.row_parallel = patterns([](const ParameterCut& cut) { return cut.split_dim == 1; });
+  info.two_sub_params = patterns([](const ParameterCut& cut) { return cut.sub_params == 2; });
+  for (const ParameterCut& cut : parameters)  // one along a later dim has no list of its own
+    if (cut.split_dim > 1)
+      info.sub_params.push_back(whole_cut(cut.pattern, cut.shape, cut.split_dim));
+  return info;
+}
+
 Value UniversalInfo::to_value() const {
   Value value = Value::dict({{keys::kUniversalVersion, version}});
   if (original_vocab_size) value.set(keys::kOriginalVocabSize, *original_vocab_size);

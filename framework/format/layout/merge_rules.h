@@ -18,6 +18,16 @@ namespace anymesh {
 
 struct AffineMap;  // layout/affine_map.h: the map of one parameter of DeepSpeed's AutoTP
 
+// How the shards of a parameter make up the full tensor, as ParamSpec says it. `pattern` is
+// pattern_of() its name.
+struct ParameterCut {
+  std::string pattern;
+  int split_dim = -1, sub_params = 1;
+  bool vocabulary = false, tied = false;
+  std::vector<int64_t> shape;
+  auto operator<=>(const ParameterCut&) const = default;
+};
+
 // `universal_checkpoint_info` of a model-states file. Its regular expressions over parameter names
 // say how the tensor-parallel shards make up the full tensors. Patterns match from the start of a
 // name but not to its end, as Python's re.match does: `\d+.mlp.dense_4h_to_h.weight`.
@@ -47,6 +57,8 @@ struct UniversalInfo {
   std::map<std::string, std::vector<std::vector<int64_t>>> sub_param_widths;
   std::vector<std::pair<std::string, Value>> affine_maps;  // by pattern; they win over all others
 
+  // Returns the info of a model with these parameters, but for its vocabulary's size.
+  static UniversalInfo of(const std::set<ParameterCut>& parameters);
   // Throws Unreadable for layouts that DeepSpeed marked as unsupported, and for affine maps of a
   // newer version: this program cannot merge them. MergeRules refuses patterns that would take it
   // too long: look-around, and more repetitions than any system's patterns have.

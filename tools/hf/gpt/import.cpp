@@ -194,26 +194,12 @@ std::vector<BytesPtr> read_ours(const Checkpoint& weights, const HfModel& model,
   return ours;
 }
 
-// Makes the info as framework/checkpoint/metadata.cpp does from a run's parameters.
 UniversalInfo info_of(const GptConfig& gpt) {
-  const std::vector<GptParameter> parameters = gpt_parameters(gpt);
-  const auto patterns = [&](bool (*is_such)(const GptParameter&)) {
-    NameSet set;
-    for (const GptParameter& parameter : parameters)
-      if (is_such(parameter)) set.insert(pattern_of(parameter.name));
-    return std::vector<std::string>(set.begin(), set.end());
-  };
-  UniversalInfo info;
+  std::set<ParameterCut> cuts;
+  for (const GptParameter& p : gpt_parameters(gpt))
+    cuts.insert({pattern_of(p.name), p.split_dim, p.sub_params, p.vocabulary, p.tied, p.shape});
+  UniversalInfo info = UniversalInfo::of(cuts);
   info.original_vocab_size = info.padded_vocab_size = gpt.vocab_size;
-  info.vocabulary = patterns([](const GptParameter& p) { return p.vocabulary; });
-  info.pipeline_replicated = patterns([](const GptParameter& p) { return p.tied; });
-  info.tp_replicated = patterns([](const GptParameter& p) { return p.split_dim < 0; });
-  info.row_parallel = patterns([](const GptParameter& p) { return p.split_dim == 1; });
-  info.two_sub_params = patterns([](const GptParameter& p) { return p.sub_params == 2; });
-  NameSet later;  // a cut along a later dim has no list of its own
-  for (const GptParameter& p : parameters)
-    if (p.split_dim > 1 && later.insert(pattern_of(p.name)).second)
-      info.sub_params.push_back(UniversalInfo::whole_cut(pattern_of(p.name), p.shape, p.split_dim));
   return info;
 }
 
