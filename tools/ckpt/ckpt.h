@@ -57,6 +57,8 @@ bool is_zero(const TensorRecord& tensor);
 // Returns every file in a folder and below it, sorted; or the file itself.
 std::vector<std::filesystem::path> files_under(const std::filesystem::path& path);
 bool is_torch_file(const std::filesystem::path& file);  // by its name
+bool holds_tensors(const std::filesystem::path& file);  // likewise: of torch.save or safetensors
+uint64_t bytes_of(const std::vector<std::filesystem::path>& files);
 
 // Prints at most `limit` lines (all with --all), then how many more there are.
 void print_lines(std::ostream& out, const std::vector<std::string>& lines, size_t limit,

@@ -115,6 +115,16 @@ bool is_torch_file(const std::filesystem::path& file) {
   return file.extension() == ".pt" || file.extension() == ".bin";
 }
 
+bool holds_tensors(const std::filesystem::path& file) {
+  return is_torch_file(file) || file.extension() == ".safetensors";
+}
+
+uint64_t bytes_of(const std::vector<std::filesystem::path>& files) {
+  uint64_t total = 0;
+  for (const std::filesystem::path& file : files) total += std::filesystem::file_size(file);
+  return total;
+}
+
 void print_lines(std::ostream& out, const std::vector<std::string>& lines, size_t limit,
                  const CkptOptions& options) {
   const size_t count = options.all ? lines.size() : std::min(limit, lines.size());

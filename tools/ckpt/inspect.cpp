@@ -46,16 +46,6 @@ void print_value(std::ostream& out, const Value& value, size_t depth, const Ckpt
   print_rest(out, indent, entries.size() - count);
 }
 
-bool holds_tensors(const fs::path& file) {
-  return is_torch_file(file) || file.extension() == ".safetensors";
-}
-
-uint64_t bytes_of(const std::vector<fs::path>& files) {
-  uint64_t total = 0;
-  for (const fs::path& file : files) total += fs::file_size(file);
-  return total;
-}
-
 // Looks into the first of the files that differ only in their rank; with --all into every file.
 void print_files(const fs::path& path, const std::vector<fs::path>& files,
                  const CkptOptions& options, std::ostream& out) {

@@ -58,7 +58,7 @@ class Verifier {
     print(problems_);
     if (unchecked) out << "the parameters can only be checked once this is repaired\n";
     print(unknown_);
-    out << path_.string() << ": " << files_.size() << " files, " << bytes_ << " bytes, "
+    out << path_.string() << ": " << files_.size() << " files, " << bytes_of(files_) << " bytes, "
         << parameters_ << " parameters, " << elements_ << " elements of weights and moments: "
         << (problems_.empty() ? "no problem" : std::to_string(problems_.size()) + " problem(s)")
         << (unknown_.empty() ? ""
@@ -92,7 +92,6 @@ class Verifier {
   void list_files() {
     files_ = files_under(path_);
     for (const fs::path& file : files_) {
-      bytes_ += fs::file_size(file);
       if (const auto name = parse_checkpoint_file_name(file.filename().string())) {
         // The name of a layer file may lack the tp rank.
         const bool layer = name->kind == FileKind::kLayer;
@@ -369,7 +368,6 @@ class Verifier {
   std::vector<fs::path> files_;
   std::map<std::string, RankFile> ranks_;  // files with a rank in their name, by name
   Texts renamed_;                          // names that files would have without sequence ranks
-  uint64_t bytes_ = 0;
   int64_t parameters_ = 0;
   std::atomic<int64_t> elements_{0};
   std::mutex mutex_;

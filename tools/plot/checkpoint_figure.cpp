@@ -55,10 +55,6 @@ void add_tensors(const Value& value, Content content, std::set<const ByteSource*
   }
 }
 
-bool holds_tensors(const fs::path& file) {
-  return is_torch_file(file) || file.extension() == ".safetensors";
-}
-
 // Returns what a file holds. In a universal folder its name says it.
 Contents contents_of(const fs::path& file) {
   Contents bytes{};

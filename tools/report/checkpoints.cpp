@@ -50,15 +50,13 @@ ReportSection checkpoints_section(const RunFolder& folder) {
     const std::string label = escaped(name) + (is_latest(path) ? "<small>latest</small>" : "");
     try {
       const std::vector<fs::path> files = files_under(path);
-      double bytes = 0;
-      for (const fs::path& file : files) bytes += static_cast<double>(fs::file_size(file));
       const Checkpoint whole = open_checkpoint(path, kThreads);
       const Value& metadata = whole.metadata;
       const std::string tensors = std::to_string(whole.names().size()) + " tensors";
       table.add({label, escaped(whole.description) + element("small", tensors),
                  metadata ? text_of(step_of(metadata)) : "",
                  metadata ? text_of(samples_of(metadata)) : "", std::to_string(files.size()),
-                 size_text(bytes)});
+                 size_text(static_cast<double>(bytes_of(files)))});
       lists += fold("Files of " + escaped(name), file_list(path, files));
     } catch (const std::exception& error) {
       const std::string message = "<span class=\"warn\">cannot be read</span>" +

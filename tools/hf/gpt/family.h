@@ -26,8 +26,6 @@ struct Family {
   Keys::OtherNames other_names = {};  // of the class's attribute_map, and of older files
   const Family* parent = nullptr;     // has the defaults and tensors that it does not name itself
   const char* defaults;               // those of the family's config class, for absent keys: JSON
-  void (*set)(GptConfig& gpt) = [](GptConfig&) {
-  };  // what no key says, since all its models have it
   void (*bind)(Keys& keys, GptConfig& gpt);
 
   // The names of tensors by ours, both without .weight and .bias, and ours without "2.": JSON. A
