@@ -24,12 +24,12 @@ ReshardOptions parse(int argc, char** argv) {
   const auto text = text_value();
   // clang-format off
   flags.add_options()
-    ("input_folder", "Tag folder, e.g. checkpoints/global_step100, or the folder with 'latest'", text,
-     "DIR")
+    ("input_folder", "Tag folder, e.g. checkpoints/global_step100, or the folder with 'latest'",
+     text, "DIR")
     ("output_folder", "Tag folder to make; what belongs beside a tag, and 'latest', go beside it",
      text, "DIR")
-    ("target", "dp=N, zero=0..3, dtype=bf16|fp16|fp32, tp=N, pp=N, ep=N, joined by commas; what is not "
-     "named stays", text, "MESH")
+    ("target", "dp=N, zero=0..3, dtype=bf16|fp16|fp32, tp=N, pp=N, ep=N, joined by commas; what is "
+     "not named stays", text, "MESH")
     ("num_workers", "Threads that read, cut and write tensors",
      cxxopts::value<int>()->default_value(std::to_string(write_threads())), "N")
     ("assume_module_order",

@@ -331,21 +331,21 @@ Options parse(int argc, char** argv) {
      text_value("error"));
   flags.add_options("Tokenizer")
     ("tokenizer-type", "ByteLevelTokenizer, GPT2BPETokenizer, SentencePieceTokenizer, "
-     "GPTSentencePieceTokenizer, Llama2Tokenizer, HFTokenizer (HuggingFaceTokenizer is the same) or "
-     "TikTokenizer", text)
+     "GPTSentencePieceTokenizer, Llama2Tokenizer, HFTokenizer (HuggingFaceTokenizer is the same) "
+     "or TikTokenizer", text)
     ("vocab-file", "vocab.json, for GPT2BPETokenizer", none)
     ("merge-file", "merges.txt, for GPT2BPETokenizer", none)
-    ("tokenizer-model", "model of the SentencePiece tokenizers, tokenizer.json or its folder for the "
-     "HFTokenizer, file for the TikTokenizer", none)
+    ("tokenizer-model", "model of the SentencePiece tokenizers, tokenizer.json or its folder for "
+     "the HFTokenizer, file for the TikTokenizer", none)
     ("tiktoken-pattern", "v1 or v2, the regular expression that splits text for the TikTokenizer",
      text_value("v2"))
     ("tiktoken-num-special-tokens", "ids of the TikTokenizer before the file's tokens",
      text_value("1000"))
     ("vocab-size", "of the TikTokenizer: it leaves out the file's tokens beyond; 0: none",
      text_value("0"))
-    ("prepend-bos", "begin each document with the <s> of a SentencePiece model, as Llama's training "
-     "data does (others: with the token that ends documents); the Llama2Tokenizer, and the "
-     "HFTokenizer where its files say so, do it anyway")
+    ("prepend-bos", "begin each document with the <s> of a SentencePiece model, as Llama's "
+     "training data does (others: with the token that ends documents); the Llama2Tokenizer, and "
+     "the HFTokenizer where its files say so, do it anyway")
     ("tokenizer-hf-no-include-special-tokens", "leave out what the HFTokenizer's post_processor "
      "puts around each text")
     ("append-eod", "end each document with the tokenizer's token for that, as <|endoftext|>")

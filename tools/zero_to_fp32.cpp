@@ -28,8 +28,8 @@ Arguments parse(int argc, char** argv) {
   flags.add_options()
     ("checkpoint_dir", "Folder with 'latest', or a tag or universal folder", text, "DIR")
     ("output_dir", "Folder for pytorch_model.bin or model.safetensors", text, "DIR")
-    ("dtype", "Round all floating-point tensors to fp32, bf16 or fp16, also called float32, bfloat16 "
-     "and float16 (default: half precision becomes fp32, fp64 and fp8 stay)", text, "TYPE")
+    ("dtype", "Round all floating-point tensors to fp32, bf16 or fp16, also called float32, "
+     "bfloat16 and float16 (default: half precision becomes fp32, fp64 and fp8 stay)", text, "TYPE")
     ("max_shard_size", "Largest file", text_value("5GB"), "SIZE")
     ("safe_serialization", "Write safetensors in place of .bin")
     ("t,tag", "Tag in checkpoint_dir, e.g. global_step100 (default: the one of 'latest')",

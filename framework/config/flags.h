@@ -10,9 +10,9 @@
 //   flags.add("min-lr", engine.schedule.min_lr, "floor of the decay",
 //             {.least = 0, .excludes = {"--lr-decay-style constant"}});
 //
-// Rules never refuse a default that nobody gave, so a refusal is always about a flag that was given,
-// or is required. One that was given as off, 0 or nothing needs no other flag. Rules that compare
-// several numbers, or look at the mesh, are in validate.cpp and the model's config.
+// Rules never refuse a default that nobody gave, so a refusal is always about a flag that was
+// given, or is required. One that was given as off, 0 or nothing needs no other flag. Rules that
+// compare several numbers, or look at the mesh, are in validate.cpp and the model's config.
 //
 // Several sources (flags, JSON keys) may set the same flag. If two of them disagree, set() throws
 // and names both. It refuses text that does not parse in full ("1e-3x", "2.5" for an integer,

@@ -10,9 +10,9 @@ namespace anymesh {
 // Records where the time of a piece of work goes, on this rank: in the phases that the code marks
 // and in LibTorch's operators, and on a GPU its kernels (kernels.h).
 //
-//   { RECORD_USER_SCOPE("forward"); ... }  <ATen/record_function.h>; costs next to nothing unrecorded
+//   { RECORD_USER_SCOPE("forward"); ... }   <ATen/record_function.h>; costs little unrecorded
 //
-//   Profiler profiler;                         records from here
+//   Profiler profiler;                          records from here
 //   engine.train_batch(...);
 //   std::vector<Span> spans = profiler.stop();  ... to here
 struct Span {

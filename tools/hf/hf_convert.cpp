@@ -15,15 +15,18 @@ namespace anymesh {
 namespace {
 
 constexpr const char* kHelp =
-    R"(Converts models between Hugging Face's folders and our checkpoints: GPT-2, Llama, Mistral, Qwen 2 and 3,
+    R"(Converts models between Hugging Face's folders and our checkpoints: GPT-2, Llama, Mistral, )"
+    R"(Qwen 2 and 3,
  Gemma, GPT-NeoX, OPT, Phi 3, StarCoder 2, Falcon and BLOOM; Mixtral, Qwen 2 and 3 MoE, OLMoE.
 
  Commands:
   hf_convert import MODEL SAVE          MODEL: config.json, and model.safetensors, pytorch_model.bin
                                         or the parts of one
                                         SAVE: gets a universal checkpoint, without optimizer state,
-                                        for pretrain_gpt --load SAVE --universal-checkpoint --finetune
-  hf_convert export CHECKPOINT MODEL    CHECKPOINT: a folder with 'latest', a tag or universal folder
+                                        for pretrain_gpt --load SAVE --universal-checkpoint )"
+    R"(--finetune
+  hf_convert export CHECKPOINT MODEL    CHECKPOINT: a folder with 'latest', a tag or universal )"
+    R"(folder
                                         of any mesh and ZeRO stage, or weights, with --config
                                         MODEL: for AutoModelForCausalLM.from_pretrained
 
