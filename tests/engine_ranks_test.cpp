@@ -11,8 +11,6 @@
 namespace anymesh {
 namespace {
 
-namespace fs = std::filesystem;
-using testing::HasSubstr;
 using EngineApi = SharedFolder;
 
 RANKS_TEST_F(EngineApi, SavesUnderTheStepAndResumesBitForBit) {
@@ -53,13 +51,12 @@ RANKS_TEST_F(EngineApi, TagsAndLatest) {
   EXPECT_EQ(other.engine.state().iteration, 1);
   EXPECT_EQ(other.engine.load_checkpoint(folder_, {.tag = "second"}).path, folder_ / "second");
   EXPECT_EQ(other.engine.state().iteration, 2);
-  EXPECT_THAT(message_of([&] { other.engine.load_checkpoint(folder_, {.tag = "third"}); }),
-              testing::AllOf(HasSubstr("--load-tag names 'third', which is not a folder"),
-                             HasSubstr("first")));
+  EXPECT_REFUSES(other.engine.load_checkpoint(folder_, {.tag = "third"}),
+                 "--load-tag names 'third', which is not a folder", "first");
   for (const std::string tag :
        {"a/b", "..", "new\nline", "space ", "latest", "best.tmp", "best.old"}) {
-    EXPECT_THAT(message_of([&] { run.engine.save_checkpoint(folder_, {.tag = tag}); }),
-                HasSubstr("is not the name of a folder"));
+    EXPECT_REFUSES(run.engine.save_checkpoint(folder_, {.tag = tag}),
+                   "is not the name of a folder");
   }
 }
 
@@ -75,9 +72,8 @@ RANKS_TEST_F(EngineApi, AFolderWithoutCheckpointsLoadsNothing) {
 RANKS_TEST_F(EngineApi, RanksThatDisagreeAboutTheTag) {
   const std::string mine = "rank" + std::to_string(test_world()->rank());
   TinyRun strict(kData, 1, {.tags = TagValidation::Fail});
-  EXPECT_THAT(message_of([&] { strict.engine.save_checkpoint(folder_, {.tag = mine}); }),
-              testing::AllOf(HasSubstr("rank 0 has 'rank0'"), HasSubstr("'rank1'"),
-                             HasSubstr("Nothing was written")));
+  EXPECT_REFUSES(strict.engine.save_checkpoint(folder_, {.tag = mine}), "rank 0 has 'rank0'",
+                 "'rank1'", "Nothing was written");
   EXPECT_FALSE(fs::exists(folder_));
   for (const TagValidation tags : {TagValidation::Ignore, TagValidation::Warn}) {
     TinyRun run(kData, 1, {.tags = tags});
@@ -154,8 +150,8 @@ RANKS_TEST_F(EngineApi, LoadsParts) {
   EXPECT_EQ(no_schedule.engine.learning_rate(), 0.01);
 
   TinyRun other_schedule(kData, 2, {.max_lr = 0.02});
-  EXPECT_THAT(message_of([&] { other_schedule.engine.load_checkpoint(folder_); }),
-              HasSubstr("max_lr: checkpoint 0.01, this run 0.02"));
+  EXPECT_REFUSES(other_schedule.engine.load_checkpoint(folder_),
+                 "max_lr: checkpoint 0.01, this run 0.02");
 }
 
 RANKS_TEST_F(EngineApi, StrictAndNotStrict) {
@@ -167,22 +163,19 @@ RANKS_TEST_F(EngineApi, StrictAndNotStrict) {
   untied.num_layers = 3;
   TinyRun other(kSplit, 1, {.gpt = untied});
   const std::string error = message_of([&] { other.engine.load_checkpoint(folder_); });
-  EXPECT_THAT(error, testing::AllOf(HasSubstr("missing in the checkpoint: "),
-                                    HasSubstr("1.word_embeddings.weight"),
-                                    HasSubstr("6.lm_head.weight"), HasSubstr("unexpected"),
-                                    HasSubstr("tied_modules.embed.word_embeddings.weight"),
-                                    HasSubstr("Nothing was loaded")));
+  EXPECT_THAT(error, HasSubstrs("missing in the checkpoint: ", "1.word_embeddings.weight",
+                                "6.lm_head.weight", "unexpected",
+                                "tied_modules.embed.word_embeddings.weight", "Nothing was loaded"));
   EXPECT_EQ(other.engine.state().iteration, 0);
   const LoadResult loaded = other.engine.load_checkpoint(folder_, {.load_module_strict = false});
   EXPECT_EQ(loaded.path, folder_ / "global_step2");
-  EXPECT_THAT(loaded.report[0], testing::AllOf(HasSubstr("WARNING"), HasSubstr("6.lm_head.weight"),
-                                               HasSubstr("keep the values they start with")));
+  EXPECT_THAT(loaded.report[0],
+              HasSubstrs("WARNING", "6.lm_head.weight", "keep the values they start with"));
   GptConfig wide = tiny();
   wide.hidden_size = 32;
   TinyRun wider(kData, 1, {.gpt = wide});
-  EXPECT_THAT(
-      message_of([&] { wider.engine.load_checkpoint(folder_, {.load_module_strict = false}); }),
-      HasSubstr("this model's [33, 32]"));
+  EXPECT_REFUSES(wider.engine.load_checkpoint(folder_, {.load_module_strict = false}),
+                 "this model's [33, 32]");
 }
 
 // A vocabulary that grew has its old rows from the checkpoint, and new ones of 0.
@@ -201,8 +194,7 @@ RANKS_TEST_F(EngineApi, CustomLoadFunction) {
                   spec.name);
     return whole;
   };
-  EXPECT_THAT(message_of([&] { other.engine.load_checkpoint(folder_); }),
-              HasSubstr("the checkpoint's vocabulary has 33"));
+  EXPECT_REFUSES(other.engine.load_checkpoint(folder_), "the checkpoint's vocabulary has 33");
   other.engine.load_checkpoint(folder_, {.custom_load_fn = grow});
   EXPECT_EQ(other.engine.state().iteration, 2);
   other.engine.save_checkpoint(folder_ / "grown");
@@ -242,8 +234,8 @@ RANKS_TEST_F(EngineApi, ARankThatDoesNotComeIsNamed) {
   const CommPtr world = test_world()->split(0, test_world()->rank());
   TinyRun run(kSplit, 1, {.world = world});
   if (world->rank() != 3) {
-    EXPECT_THAT(message_of([&] { run.engine.save_checkpoint(folder_); }),
-                HasSubstr("save_checkpoint: rank 3 (pp 1, dp 0, tp 1) did not call it within 2 s"));
+    EXPECT_REFUSES(run.engine.save_checkpoint(folder_),
+                   "save_checkpoint: rank 3 (pp 1, dp 0, tp 1) did not call it within 2 s");
   }
 }
 

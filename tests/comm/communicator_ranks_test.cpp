@@ -1,7 +1,6 @@
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "framework/comm/process_grid.h"
+#include "tests/support/message_of.h"
 #include "tests/support/ranks.h"
 
 namespace anymesh {

@@ -2,9 +2,6 @@
 // verbs.
 #include "framework/comm/thread_job.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <atomic>
 #include <thread>
 
@@ -12,9 +9,6 @@
 
 namespace anymesh {
 namespace {
-
-using testing::ElementsAre;
-using testing::HasSubstr;
 
 TEST(ThreadJob, ARankThatThrowsReleasesTheOthersFromWhateverTheyWaitIn) {
   const std::vector<std::function<void(Communicator&)>> waits = {

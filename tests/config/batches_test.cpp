@@ -61,7 +61,7 @@ TEST(BatchRamp, Refusals) {
   EXPECT_EQ(refused("8 5 100", 24),
             "--rampup-batch-size 8 5 100: --global-batch-size (24) must be 8 and a positive "
             "multiple of 5; use --global-batch-size 23");
-  EXPECT_THAT(refused("24 4 100", 24), testing::EndsWith("use --global-batch-size 28"));
+  EXPECT_THAT(refused("24 4 100", 24), EndsWith("use --global-batch-size 28"));
 }
 
 TEST(Plan, AccumulationOfAConfiguration) {
@@ -75,8 +75,7 @@ TEST(Plan, AccumulationOfAConfiguration) {
             "--micro-batch-size (3) x data-parallel size (2) = 24");
   line.config.batch.global_batch_size = 0;
   line.config.batch.gradient_accumulation_steps = INT32_MAX;
-  EXPECT_THAT(refusal([&] { validate(line.config, line.gpt, 2); }),
-              testing::HasSubstr("is too large"));
+  EXPECT_THAT(refusal([&] { validate(line.config, line.gpt, 2); }), HasSubstr("is too large"));
 }
 
 TEST(Plan, ByIterations) {

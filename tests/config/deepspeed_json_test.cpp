@@ -10,9 +10,6 @@
 namespace anymesh {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-
 class DeepspeedJsonTest : public testing::Test {
  protected:
   DeepspeedJsonTest() : path(testing::TempDir() + "ds_" + std::to_string(getpid()) + ".json") {
@@ -100,7 +97,7 @@ TEST_F(DeepspeedJsonTest, SectionsThatFlagsSwitchOn) {
   EXPECT_THAT(read(R"({"fp16": {"loss_scale": 128, "loss_scale_window": 500},
                        "zero_optimization": {"offload_optimizer": {"nvme_path": "/d"},
                                              "offload_param": {"nvme_path": "/e"}}})"),
-              testing::ElementsAre("zero_optimization.offload_param.nvme_path"));
+              ElementsAre("zero_optimization.offload_param.nvme_path"));
   EXPECT_EQ(config.precision.loss_scale, 128);
   EXPECT_EQ(config.precision.loss_scale_window, 500);
   EXPECT_EQ(config.engine.zero.offload.nvme_path, "/d");
@@ -115,7 +112,7 @@ TEST_F(DeepspeedJsonTest, Offload) {
   EXPECT_EQ(config.engine.zero.offload.param, "nvme");
   EXPECT_EQ(config.engine.zero.offload.nvme_path, "/disk");
   EXPECT_EQ(ignored.size(), 5u);
-  EXPECT_THAT(ignored, testing::Contains("zero_optimization.offload_param.buffer_size"));
+  EXPECT_THAT(ignored, Contains("zero_optimization.offload_param.buffer_size"));
 }
 
 TEST_F(DeepspeedJsonTest, NotesThatSumsAreInFp32) {
@@ -123,14 +120,14 @@ TEST_F(DeepspeedJsonTest, NotesThatSumsAreInFp32) {
     std::ofstream(path) << R"({"data_types": {"grad_accum_dtype": ")" << dtype << "\"}}";
     std::vector<std::string> notes;
     read_deepspeed_json(path, flags, config, &notes);
-    EXPECT_THAT(notes, testing::ElementsAre("data_types.grad_accum_dtype \"" + dtype + "\" of " +
-                                            path + ": gradients are summed in fp32 here"));
+    EXPECT_THAT(notes, ElementsAre("data_types.grad_accum_dtype \"" + dtype + "\" of " + path +
+                                   ": gradients are summed in fp32 here"));
   }
 }
 
 TEST_F(DeepspeedJsonTest, ValuesMayBeNestedWithoutLimit) {
   const std::string deep = std::string(100000, '[') + std::string(100000, ']');
-  EXPECT_THAT(read("{\"aio\": " + deep + "}"), testing::ElementsAre("aio"));
+  EXPECT_THAT(read("{\"aio\": " + deep + "}"), ElementsAre("aio"));
   EXPECT_THAT(refused("{\"fp16\": {\"enabled\": " + deep + "}}"), HasSubstr("fp16.enabled array"));
   EXPECT_THAT(refused("{\"zero_optimization\": {\"offload_param\": {\"device\": " + deep + "}}}"),
               HasSubstr("offload_param.device array"));

@@ -5,8 +5,6 @@
 namespace anymesh {
 namespace {
 
-using testing::HasSubstr;
-
 struct Fields {
   int width = 4;
   int64_t steps = 10;

@@ -10,10 +10,6 @@
 namespace anymesh {
 namespace {
 
-using testing::AllOf;
-using testing::EndsWith;
-using testing::HasSubstr;
-
 TEST(ForeignFlags, AreIgnoredOrRefusedAsListed) {
   for (const Foreign& foreign : foreign_flags()) {
     for (const std::string_view flag : split(foreign.names, '|')) {
@@ -22,7 +18,7 @@ TEST(ForeignFlags, AreIgnoredOrRefusedAsListed) {
       if (foreign.ignored()) {
         EXPECT_EQ(answer, "");
       } else {
-        EXPECT_THAT(answer, AllOf(HasSubstr(name), HasSubstr(std::string(foreign.reason))));
+        EXPECT_THAT(answer, HasSubstrs(name, std::string(foreign.reason)));
       }
     }
   }

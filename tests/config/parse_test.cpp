@@ -10,8 +10,6 @@
 namespace anymesh {
 namespace {
 
-using testing::HasSubstr;
-
 class ParseTest : public testing::Test, protected GptCommandLine {};
 
 TEST_F(ParseTest, DefaultsAreMegatrons) {

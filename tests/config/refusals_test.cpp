@@ -8,10 +8,6 @@
 namespace anymesh {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::StartsWith;
-
 // The rows of the GPT's table.
 struct Rules : testing::Test, GptCommandLine {
   // Words that give a flag a value that is not its default.
@@ -56,7 +52,7 @@ TEST_F(Rules, NameFlagsAndValuesThatExist) {
           ASSERT_NE(other, nullptr) << word;
           if (!word.starts_with("--") && !other->rule.choices.empty() && word != "or" &&
               word != "without") {
-            EXPECT_THAT(other->rule.choices, testing::Contains(word));
+            EXPECT_THAT(other->rule.choices, Contains(word));
           }
         }
       }

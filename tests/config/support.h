@@ -1,9 +1,6 @@
 // Helpers of the tests in this folder: command lines of pretrain_gpt, and messages of refusals.
 #pragma once
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <fstream>
 #include <functional>
 #include <sstream>
@@ -12,6 +9,7 @@
 
 #include "framework/config/parse.h"
 #include "models/gpt/gpt_config.h"
+#include "tests/support/message_of.h"
 
 namespace anymesh {
 

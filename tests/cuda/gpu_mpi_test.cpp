@@ -1,5 +1,4 @@
 #include <ATen/Functions.h>
-#include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <future>

@@ -1,17 +1,15 @@
 #include "framework/cuda/watchdog.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <atomic>
 #include <future>
 #include <stdexcept>
+
+#include "tests/support/message_of.h"
 
 namespace anymesh {
 namespace {
 
 using std::chrono::milliseconds;
-using testing::HasSubstr;
 
 // Takes a watchdog's message, if it comes within ten seconds.
 class Said {

@@ -1,8 +1,5 @@
 #include "framework/data/batch_loader.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <set>
 
@@ -11,9 +8,6 @@
 
 namespace anymesh {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 // Sample i is the tokens 100 i, 100 i + 1, ...
 class CountingDataset final : public Dataset {

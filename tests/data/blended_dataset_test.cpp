@@ -1,8 +1,5 @@
 #include "framework/data/blended_dataset.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <memory>
 
 #include "framework/data/gpt_corpora.h"
@@ -11,9 +8,6 @@
 
 namespace anymesh {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 // Applies the rule as Megatron states it, in one pass over all samples.
 std::vector<BlendOrder::Source> greedy(const std::vector<double>& weights, int64_t size) {
@@ -200,7 +194,6 @@ TEST_F(GptCorporaTest, DescribesWhatDecidesItsOrder) {
   const std::string copy = folder_ / "copy";
   for (const std::string suffix : {".bin", ".idx"})
     std::filesystem::copy_file(a_ + suffix, copy + suffix);
-  using testing::ElementsAre;
   EXPECT_THAT(differing(open({"3", copy, "1", b_}).describe()), ElementsAre());
   EXPECT_THAT(differing(open({"2", a_, "1", b_}).describe()), ElementsAre("--data-path"));
   EXPECT_THAT(differing(open({"3", b_, "1", a_}).describe()),

@@ -1,7 +1,6 @@
 // Helpers of the data tests: the fixtures, a scratch folder and small corpora.
 #pragma once
 
-#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <filesystem>

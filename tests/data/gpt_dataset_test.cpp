@@ -1,8 +1,5 @@
 #include "framework/data/gpt_dataset.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -15,9 +12,6 @@
 
 namespace anymesh {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 // Returns the values of a one- or two-dimensional .npy file, flat. The header line must name
 // `type`.

@@ -1,8 +1,5 @@
 #include "framework/data/indexed_dataset.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -13,8 +10,6 @@
 
 namespace anymesh {
 namespace {
-
-using ::testing::HasSubstr;
 
 std::vector<int64_t> read_all(const IndexedDataset& data, int64_t sequence) {
   std::vector<int64_t> tokens(data.length(sequence));

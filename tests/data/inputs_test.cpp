@@ -1,5 +1,3 @@
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 
@@ -11,8 +9,6 @@
 
 namespace anymesh {
 namespace {
-
-using ::testing::HasSubstr;
 
 class Inputs : public ::testing::Test {
  protected:

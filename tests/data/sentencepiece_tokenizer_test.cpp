@@ -1,5 +1,3 @@
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sentencepiece_trainer.h>
 
 #include <map>
@@ -9,10 +7,6 @@
 
 namespace anymesh {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 // A model of 400 pieces trained on the licence texts, with <unk> 0, <s> 1, </s> 2 unless told
 // otherwise.

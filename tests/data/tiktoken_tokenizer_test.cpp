@@ -1,5 +1,3 @@
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <map>
 #include <nlohmann/json.hpp>
@@ -13,9 +11,6 @@ namespace anymesh {
 namespace {
 
 using Json = nlohmann::json;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using Ids = std::vector<int32_t>;
 
 std::string base64(std::string_view bytes) {

@@ -1,8 +1,5 @@
 #include "framework/data/tokenizers/tokenizer.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -11,11 +8,6 @@
 
 namespace anymesh {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 std::unique_ptr<Tokenizer> trained_bpe() {
   return make_tokenizer("GPT2BPETokenizer", data_fixture("bpe/vocab.json"),
@@ -175,9 +167,9 @@ TEST_F(Package, OfAnotherTokenizerIsRefusedByItsSetting) {
   auto digits = alone;
   digits["pre_tokenizer"]["pretokenizers"].push_back({{"type", "Digits"}});
   EXPECT_THAT(open("tokenizer.json", digits),
-              AllOf(HasSubstr("tokenizer.json says that this tokenizer does not split text as"),
-                    HasSubstr("its pre_tokenizer is {"), HasSubstr("Digits"),
-                    HasSubstr("Use --tokenizer-type HFTokenizer --tokenizer-model /")));
+              HasSubstrs("tokenizer.json says that this tokenizer does not split text as",
+                         "its pre_tokenizer is {", "Digits",
+                         "Use --tokenizer-type HFTokenizer --tokenizer-model /"));
   const std::tuple<const char*, const char*, nlohmann::json> changes[] = {
       {"/pre_tokenizer", "its pre_tokenizer is null", nullptr},
       {"/pre_tokenizer/use_regex", "its pre_tokenizer is", false},

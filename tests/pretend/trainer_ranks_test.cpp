@@ -2,7 +2,6 @@
 // computation, ZeRO 3's releases, snapshots, saves and loads, recomputation, profiles. It has the
 // CPU's losses, breaks no rule of the device, and waits for it as seldom as it should. The ranks
 // are processes, since each has a device of its own.
-#include <gtest/gtest.h>
 
 #include "framework/checkpoint/host_reader.h"
 #include "framework/profile/profiler.h"
@@ -75,8 +74,7 @@ RANKS_TEST_F(OnPretendDevice, ExpertsHaveTheLossesOfTheCpu) {
 RANKS_TEST_F(OnPretendDevice, SavesWhatTheCpuLoads) {
   for (const int stage : {0, 1, 3})
     for (const bool async : {false, true}) {
-      const std::filesystem::path folder =
-          folder_ / (std::to_string(stage) + (async ? "async" : ""));
+      const fs::path folder = folder_ / (std::to_string(stage) + (async ? "async" : ""));
       TinyRun device(kData, stage, options(kPretend));
       device.train(2);
       device.engine.save_checkpoint(folder, {.async = async});

@@ -19,24 +19,24 @@ inline std::string test_name(const ::testing::TestParamInfo<std::string>& info) 
   return name;
 }
 
-inline std::filesystem::path tag_of(const std::string& name) {
+inline fs::path tag_of(const std::string& name) {
   const auto checkpoint = fixture(name) / "checkpoint";
   return checkpoint / read_file(checkpoint / kLatestFile);
 }
 
 // Copies a fixture's tag folder, to be damaged.
-inline std::filesystem::path copy_of(const std::string& name, const std::filesystem::path& folder) {
+inline fs::path copy_of(const std::string& name, const fs::path& folder) {
   const auto tag = folder / "damaged";
-  std::filesystem::copy(tag_of(name), tag);
+  fs::copy(tag_of(name), tag);
   return tag;
 }
 
-inline void change(const std::filesystem::path& file, const std::function<void(Value&)>& edit) {
+inline void change(const fs::path& file, const std::function<void(Value&)>& edit) {
   Value value = read_torch_file(file);
   edit(value);
-  const auto beside = std::filesystem::path(file).concat(".new");
+  const auto beside = fs::path(file).concat(".new");
   write_torch_file(beside, value);
-  std::filesystem::rename(beside, file);
+  fs::rename(beside, file);
 }
 
 }  // namespace anymesh

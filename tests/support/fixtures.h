@@ -1,7 +1,5 @@
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -16,9 +14,9 @@
 namespace anymesh {
 
 // Returns a checkpoint of a real system, unpacked by ctest (tests/format/CMakeLists.txt).
-inline std::filesystem::path fixture(const std::string& name) {
-  const auto path = std::filesystem::path(ANYMESH_UNPACKED) / name;
-  if (!std::filesystem::exists(path))
+inline fs::path fixture(const std::string& name) {
+  const auto path = fs::path(ANYMESH_UNPACKED) / name;
+  if (!fs::exists(path))
     throw std::runtime_error(path.string() + " is missing; run by ctest, which unpacks it");
   return path;
 }
@@ -38,19 +36,23 @@ inline std::vector<std::byte> read_bytes(const ByteSource& source) {
   source.read(0, bytes);
   return bytes;
 }
+inline std::vector<std::byte> read_bytes(const TensorRecord& tensor) {
+  return read_bytes(*tensor.bytes);
+}
 
 inline std::vector<float> floats(const ByteSource& source) {
   std::vector<float> values(source.size() / sizeof(float));
   source.read(0, std::as_writable_bytes(std::span(values)));
   return values;
 }
+inline std::vector<float> floats(const TensorRecord& tensor) { return floats(*tensor.bytes); }
 
-inline void write_file(const std::filesystem::path& path, const std::string& content) {
+inline void write_file(const fs::path& path, const std::string& content) {
   std::ofstream(path, std::ios::binary) << content;
 }
 
 // Writes records of these names and contents, laid out as in a torch file.
-inline void write_zip(const std::filesystem::path& path,
+inline void write_zip(const fs::path& path,
                       const std::vector<std::pair<std::string, std::string>>& records) {
   ZipLayout zip;
   for (const auto& [name, text] : records) zip.add(name, text);

@@ -5,7 +5,6 @@
 //
 // Rank 0 of several processes prints. The others print only their failures.
 #include <ATen/Parallel.h>
-#include <gtest/gtest.h>
 
 #include <cstdio>
 #include <cstdlib>

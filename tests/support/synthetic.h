@@ -26,8 +26,8 @@ struct Synthetic {
   bool megatron = false;  // has Megatron's args
   Value info;             // universal_checkpoint_info, or None
 
-  void write(const std::filesystem::path& tag) const {
-    std::filesystem::create_directories(tag);
+  void write(const fs::path& tag) const {
+    fs::create_directories(tag);
     for (int t = 0; t < tp; ++t) {
       write_torch_file(tag / model_states_file(t), model_states());
       for (int d = 0; d < dp; ++d)

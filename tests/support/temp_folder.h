@@ -8,19 +8,20 @@
 
 namespace anymesh {
 
+namespace fs = std::filesystem;
+
 // A folder of its own for each test, removed afterwards.
 class TempFolder : public ::testing::Test {
  protected:
   TempFolder() {
     const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
-    folder_ =
-        std::filesystem::temp_directory_path() / ("anymesh_" + std::to_string(getpid()) + "_" +
-                                                  info->test_suite_name() + "_" + info->name());
-    std::filesystem::create_directories(folder_);
+    folder_ = fs::temp_directory_path() / ("anymesh_" + std::to_string(getpid()) + "_" +
+                                           info->test_suite_name() + "_" + info->name());
+    fs::create_directories(folder_);
   }
-  ~TempFolder() override { std::filesystem::remove_all(folder_); }
+  ~TempFolder() override { fs::remove_all(folder_); }
 
-  std::filesystem::path folder_;
+  fs::path folder_;
 };
 
 }  // namespace anymesh

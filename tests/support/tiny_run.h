@@ -1,8 +1,5 @@
 #pragma once
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <fstream>
 
@@ -13,6 +10,8 @@
 #include "tests/support/ranks.h"
 
 namespace anymesh {
+
+namespace fs = std::filesystem;
 
 // A small GPT behind an engine, and the folder that its ranks save to: for tests on four ranks.
 
@@ -113,16 +112,15 @@ inline bool same(const std::vector<torch::Tensor>& a, const std::vector<torch::T
 }
 
 // Returns the names of the entries in a folder, sorted.
-inline std::vector<std::string> files_in(const std::filesystem::path& folder) {
+inline std::vector<std::string> files_in(const fs::path& folder) {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(folder))
-    names.push_back(entry.path().filename());
+  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename());
   std::sort(names.begin(), names.end());
   return names;
 }
 
 // Changes a bit of a file's byte; changes it back when called again.
-inline void flip(const std::filesystem::path& file, uint64_t at) {
+inline void flip(const fs::path& file, uint64_t at) {
   std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
   stream.seekg(static_cast<std::streamoff>(at));
   const char byte = static_cast<char>(stream.get() ^ 0x10);
@@ -134,7 +132,7 @@ inline void flip(const std::filesystem::path& file, uint64_t at) {
 class SharedFolder : public RankFixture {
  public:
   void SetUp() override {
-    folder_ = std::filesystem::temp_directory_path() /
+    folder_ = fs::temp_directory_path() /
               ("anymesh_engine_" +
                std::string(testing::UnitTest::GetInstance()->current_test_info()->name()));
     clear();
@@ -144,11 +142,11 @@ class SharedFolder : public RankFixture {
   // Removes the folder when no rank uses it any more.
   void clear() {
     test_world()->barrier();
-    if (test_world()->rank() == 0) std::filesystem::remove_all(folder_);
+    if (test_world()->rank() == 0) fs::remove_all(folder_);
     test_world()->barrier();
   }
 
-  std::filesystem::path folder_;
+  fs::path folder_;
 };
 
 }  // namespace anymesh

@@ -8,8 +8,6 @@
 namespace anymesh {
 namespace {
 
-namespace fs = std::filesystem;
-
 std::string follow(const fs::path& path, const std::string& name) {
   std::ostringstream out;
   EXPECT_EQ(follow_parameter(path, name, {.workers = 2, .all = true}, out), 0);
@@ -102,7 +100,7 @@ class Assembled {
   void expect_equal(const TensorRecord& tensor, bool copies_differ) const {
     EXPECT_EQ(differing_ > 0, copies_differ);
     EXPECT_EQ(std::ranges::count(seen_, false), 0);
-    EXPECT_EQ(bytes_, read_bytes(*tensor.bytes));
+    EXPECT_EQ(bytes_, read_bytes(tensor));
   }
 
   static inline fs::path folder;
@@ -210,18 +208,16 @@ TEST_F(Ckpt, FollowPrintsRanksSlicesAndACommand) {
         "  tp 1 has S1 = W[:, 128:256], of shape [64, 128]\n",
         "  pp 0, tp 1, dp 0  S1.flat[0:8192]", "\nexp_avg_sq: float32\n",
         "iflag=skip_bytes,count_bytes"})
-    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+    EXPECT_THAT(text, HasSubstr(part)) << part << "\n" << text;
 }
 
 TEST_F(Ckpt, FollowNamesNearParameters) {
   const auto message = [&](const std::string& name) {
     return message_of([&] { follow(tag_of(kMesh), name); });
   };
-  EXPECT_NE(message("3.mlp.dense_4h_to_h.weigth").find("; it has 3.mlp.dense_4h_to_h.weight, "),
-            std::string::npos)
-      << message("3.mlp.dense_4h_to_h.weigth");
-  EXPECT_NE(message("word_embeddings").find("tied_modules.embed.word_embeddings.weight"),
-            std::string::npos);
+  EXPECT_THAT(message("3.mlp.dense_4h_to_h.weigth"),
+              HasSubstr("; it has 3.mlp.dense_4h_to_h.weight, "));
+  EXPECT_THAT(message("word_embeddings"), HasSubstr("tied_modules.embed.word_embeddings.weight"));
   const std::string none = message("\x1b nothing of the kind");
   EXPECT_TRUE(none.ends_with("among its 52")) << none;
 }

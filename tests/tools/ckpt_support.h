@@ -15,20 +15,19 @@ struct Outcome {
   bool says(const std::string& part) const { return text.find(part) != std::string::npos; }
 };
 
-inline Outcome verify(const std::filesystem::path& path) {
+inline Outcome verify(const fs::path& path) {
   std::ostringstream out;
   const int code = verify_checkpoint(path, {.workers = 2}, out);
   return {code, out.str()};
 }
 
-inline Outcome diff(const std::filesystem::path& a, const std::filesystem::path& b,
-                    bool all = false) {
+inline Outcome diff(const fs::path& a, const fs::path& b, bool all = false) {
   std::ostringstream out;
   const int code = diff_checkpoints(a, b, {.workers = 2, .all = all}, out);
   return {code, out.str()};
 }
 
-inline Outcome inspect(const std::filesystem::path& path, bool all = false) {
+inline Outcome inspect(const fs::path& path, bool all = false) {
   std::ostringstream out;
   const int code = inspect_checkpoint(path, {.workers = 2, .all = all}, out);
   return {code, out.str()};
@@ -42,7 +41,7 @@ inline void expect_problem(const Outcome& outcome, const std::string& part) {
 class Ckpt : public TempFolder {
  protected:
   // Exports the masters of a checkpoint as zero_to_fp32 does.
-  std::filesystem::path exported(const std::string& name) {
+  fs::path exported(const std::string& name) {
     const Checkpoint whole = open_checkpoint(tag_of(name), 2);
     Value weights = Value::ordered_dict();
     for (const std::string& parameter : whole.names())
@@ -53,8 +52,8 @@ class Ckpt : public TempFolder {
 };
 
 // Returns a checkpoint of DeepSpeed of a rarer kind.
-inline std::filesystem::path rare_case(const std::string& name) {
-  return std::filesystem::path(ANYMESH_TEST_DATA) / "deepspeed" / "cases" / name / "checkpoint";
+inline fs::path rare_case(const std::string& name) {
+  return fs::path(ANYMESH_TEST_DATA) / "deepspeed" / "cases" / name / "checkpoint";
 }
 
 inline const std::string kMesh = "z1-bf16-tp2pp2dp1";

@@ -9,8 +9,6 @@
 namespace anymesh {
 namespace {
 
-namespace fs = std::filesystem;
-
 class VerifyOfConverted : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(VerifyOfConverted, IsWhole) {
@@ -137,7 +135,7 @@ TEST_F(Ckpt, VerifyMissesARankOfZero3) {
 TEST_F(Ckpt, VerifyComparesReplicas) {
   const fs::path tag = copy_of(kMesh, folder_);
   const auto replace = [](Value& value, std::string_view state, size_t at, float by) {
-    std::vector<float> values = floats(*value.at(state).as_tensor().bytes);
+    std::vector<float> values = floats(value.at(state).as_tensor());
     values[at] += by;
     value.set(state, float_tensor({static_cast<int64_t>(values.size())}, values));
   };

@@ -33,7 +33,7 @@ class Tool : public TempFolder {
   std::string printed_;
   std::string input_ =
       "--input_folder " + (fixture("z1-bf16-dp2") / "checkpoint" / tag_folder(4)).string();
-  std::filesystem::path output_ = folder_ / "out" / "universal";
+  fs::path output_ = folder_ / "out" / "universal";
   std::string flags_ = input_ + " --output_folder " + output_.string() + " --inject_missing_state";
 };
 
@@ -43,13 +43,13 @@ TEST_F(Tool, ConvertsAndReports) {
   EXPECT_TRUE(has_printed("ZeRO 1, tp 1, pp 1, dp 2")) << printed_;
   EXPECT_TRUE(has_printed("30 parameters, 114 tensors")) << printed_;
   EXPECT_TRUE(has_printed("every element covered exactly once (53955 elements)")) << printed_;
-  EXPECT_TRUE(std::filesystem::exists(output_ / kZeroFolder / kOptimizerStateFile));
-  EXPECT_FALSE(std::filesystem::exists(output_ / "tmp"));
+  EXPECT_TRUE(fs::exists(output_ / kZeroFolder / kOptimizerStateFile));
+  EXPECT_FALSE(fs::exists(output_ / "tmp"));
 }
 
 TEST_F(Tool, KeepsThePlanWhenAsked) {
   EXPECT_EQ(run(flags_ + " --keep_temp_folder"), 0) << printed_;
-  EXPECT_TRUE(std::filesystem::exists(output_ / "tmp" / "plan.json"));
+  EXPECT_TRUE(fs::exists(output_ / "tmp" / "plan.json"));
 }
 
 TEST_F(Tool, BadArgumentsExitWith2) {
@@ -60,7 +60,7 @@ TEST_F(Tool, BadArgumentsExitWith2) {
     EXPECT_EQ(run(bad), 2) << bad << ": " << printed_;
     EXPECT_TRUE(has_printed("(see --help)")) << printed_;
   }
-  EXPECT_FALSE(std::filesystem::exists(output_));
+  EXPECT_FALSE(fs::exists(output_));
 }
 
 TEST_F(Tool, FailuresExitWith1AndSayWhy) {
@@ -75,8 +75,8 @@ TEST_F(Tool, DryRunPrintsThePlanAndLeavesNothing) {
   EXPECT_TRUE(has_printed("of 30 parameters, 114 tensors; ")) << printed_;
   EXPECT_TRUE(has_printed(" s at the measured ")) << printed_;
   EXPECT_TRUE(has_printed("every element covered exactly once (53955 elements)")) << printed_;
-  std::filesystem::remove(folder_ / "log");
-  EXPECT_TRUE(std::filesystem::is_empty(folder_));
+  fs::remove(folder_ / "log");
+  EXPECT_TRUE(fs::is_empty(folder_));
 }
 
 // Kills the program (kill -9) once a number of files is there, and starts it again, until one run
@@ -94,19 +94,19 @@ class Interrupted : public Tool {
     source.write(folder_ / "global_step1");
   }
 
-  static Tree tree(const std::filesystem::path& folder) {
+  static Tree tree(const fs::path& folder) {
     Tree files;
-    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder))
+    for (const auto& entry : fs::recursive_directory_iterator(folder))
       if (entry.is_regular_file())
-        files[std::filesystem::relative(entry.path(), folder)] = read_file(entry.path());
+        files[fs::relative(entry.path(), folder)] = read_file(entry.path());
     return files;
   }
 
   size_t files_begun() const {
     size_t count = 0;
     std::error_code gone;  // when the folder gets its name
-    const std::filesystem::path zero = output_.string() + std::string(kTemporarySuffix) + "/zero";
-    for (std::filesystem::recursive_directory_iterator entry(zero, gone), end; entry != end;
+    const fs::path zero = output_.string() + std::string(kTemporarySuffix) + "/zero";
+    for (fs::recursive_directory_iterator entry(zero, gone), end; entry != end;
          entry.increment(gone))
       count += entry->is_regular_file(gone);
     return count;
@@ -133,26 +133,26 @@ TEST_F(Interrupted, GoesOnAndEndsInTheSameBytes) {
   ASSERT_EQ(run(arguments), 0) << printed_;
   const Tree expected = tree(output_);
   ASSERT_EQ(expected.size(), 4u * 4 + 1 + 4 + 1);
-  std::filesystem::remove_all(output_);
+  fs::remove_all(output_);
   int killed = 0;
   for (const size_t files : {1, 6, 9, 3, 12}) {
     if (!run_until(files)) break;
     ++killed;
-    EXPECT_FALSE(std::filesystem::exists(output_));
+    EXPECT_FALSE(fs::exists(output_));
   }
   EXPECT_GE(killed, 1);
-  const std::filesystem::path temporary = output_.string() + std::string(kTemporarySuffix);
-  if (std::filesystem::exists(temporary)) {
+  const fs::path temporary = output_.string() + std::string(kTemporarySuffix);
+  if (fs::exists(temporary)) {
     write_file(temporary / "zero" / "a.weight" / "fp32.pt", "of another time");
     write_file(temporary / "zero" / "stray.pt", "thesis");
     EXPECT_EQ(run(arguments), 1);
     EXPECT_TRUE(has_printed("zero/stray.pt is not of a run of ours")) << printed_;
     EXPECT_EQ(read_file(temporary / "zero" / "stray.pt"), "thesis");
-    std::filesystem::remove(temporary / "zero" / "stray.pt");
+    fs::remove(temporary / "zero" / "stray.pt");
   }
   ASSERT_EQ(run(arguments), 0) << printed_;
   EXPECT_EQ(tree(output_), expected);
-  EXPECT_FALSE(std::filesystem::exists(temporary));
+  EXPECT_FALSE(fs::exists(temporary));
 }
 
 TEST_F(Tool, WarnsOfMissingRulesWhereThereIsNothingToMerge) {

@@ -1,7 +1,6 @@
 // Converters and exporters must never remove or replace files that are not theirs, write through a
 // link, mix two outputs, or copy files while they change.
 
-#include <gmock/gmock.h>
 #include <sys/wait.h>
 
 #include <atomic>
@@ -23,10 +22,6 @@
 
 namespace anymesh {
 namespace {
-
-namespace fs = std::filesystem;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 using Tree = std::map<std::string, std::string>;
 
@@ -131,9 +126,8 @@ TEST_F(Outputs, LinksAreNotFollowed) {
 TEST_F(Outputs, TheSecondConverterNamesTheFirst) {
   const OutputLock lock = OutputLock::beside(output_, "x");
   expect_refused(output_, [this] { return convert(); });
-  EXPECT_THAT(convert(),
-              AllOf(HasSubstr("--output_folder " + output_.string() + " is being written by "),
-                    HasSubstr(std::to_string(getpid()))));
+  EXPECT_THAT(convert(), HasSubstrs("--output_folder " + output_.string() + " is being written by ",
+                                    std::to_string(getpid())));
 }
 
 // The second must not judge the files that the first builds, because their list goes before the
@@ -171,7 +165,7 @@ TEST_F(Outputs, TwoConvertersNeverMix) {
       done += WEXITSTATUS(status) == 0;
     }
     EXPECT_GE(done, 1);
-    EXPECT_THAT(results, ::testing::Contains(tree(output_)));
+    EXPECT_THAT(results, Contains(tree(output_)));
   }
 }
 
@@ -247,7 +241,7 @@ TEST_F(Outputs, SourcesThatChangeMeanwhileAreAnError) {
   const SourceFiles sources(tag);
   EXPECT_EQ(message_of([&] { sources.expect_unchanged(); }), "");
   fs::remove(file);
-  EXPECT_THAT(message_of([&] { sources.expect_unchanged(); }), HasSubstr("was removed"));
+  EXPECT_REFUSES(sources.expect_unchanged(), "was removed");
 }
 
 TEST_F(Outputs, ExportsReplaceExportsAlone) {

@@ -81,7 +81,7 @@ TEST_F(PlotFigureTest, AnswersByExitCode) {
   EXPECT_EQ(refused("cells --output @o.svg @cells.txt c2.txt"),
             "plot_figure: unexpected argument 'c2.txt' (see --help)\n");
   EXPECT_THAT(refused("cells --output @o.svg"),
-              AllOf(HasSubstr("give cells, bars"), HasSubstr(", --output and a file")));
+              HasSubstrs("give cells, bars", ", --output and a file"));
   EXPECT_THAT(refused("pie --output @o.svg @cells.txt"), HasSubstr("found 'pie'"));
   EXPECT_THAT(refused("cells --output @o.svg @none"), HasSubstr("none: cannot open: No such file"));
   ASSERT_EQ(mkfifo((folder_ / "fifo").c_str(), 0600), 0);
@@ -96,7 +96,7 @@ TEST_F(PlotFigureTest, AnswersByExitCode) {
 // An output is not an input, also under another name. SVGs of all our versions begin alike.
 TEST_F(PlotFigureTest, ReplacesItsOwnSvgsAlone) {
   const std::string cells = write("cells.txt", "stage 0: F . B\n");
-  std::filesystem::create_hard_link(cells, folder_ / "same.txt");
+  fs::create_hard_link(cells, folder_ / "same.txt");
   EXPECT_THAT(refused("cells --output @same.txt @cells.txt"), HasSubstr("is an input, " + cells));
   EXPECT_EQ(read(cells), "stage 0: F . B\n");
   write("other.svg", "<svg width=\"1\"></svg>\n");
@@ -108,9 +108,8 @@ TEST_F(PlotFigureTest, ReplacesItsOwnSvgsAlone) {
 
 TEST_F(PlotFigureTest, LogsStandForTheRecordBesideThem) {
   const std::string log = write("run.log", "mesh: tensor 1 x pipeline 1 x data 1 = 1 ranks\n");
-  EXPECT_THAT(message_of([&] { record_of(log); }),
-              AllOf(HasSubstr("run.log: is no record of a run, and there is no "),
-                    HasSubstr("run.jsonl: run pretrain_gpt with --loss-csv ")));
+  EXPECT_REFUSES(record_of(log), "run.log: is no record of a run, and there is no ",
+                 "run.jsonl: run pretrain_gpt with --loss-csv ");
   write("run.jsonl", record(2, 1, 1, 0));
   EXPECT_EQ(record_of(log).mesh.tp_size, 2);
 }
@@ -141,8 +140,7 @@ TEST_F(PlotFigureTest, HostileRecordsAreRefused) {
            {record(1, 1, 1, 0, {"--num-layer 4"}), "'--num-layer 4': unknown flag --num-layer"},
            {record(1, 1, 1, 0, {"--num-layers four"}), "expected an integer"},
            {replaced(record(1, 1, 1, 0), "\"tp\":1", "\"tp\":2"), "does not fit its flags"}})
-    EXPECT_THAT(message_of([&] { settings_of(record_of(write("bad.jsonl", hostile.first))); }),
-                HasSubstr(hostile.second));
+    EXPECT_REFUSES(settings_of(record_of(write("bad.jsonl", hostile.first))), hostile.second);
 }
 
 TEST_F(PlotFigureTest, CellsAndBarsShowTheirNumbers) {
@@ -155,13 +153,12 @@ TEST_F(PlotFigureTest, CellsAndBarsShowTheirNumbers) {
 
   const std::string bars =
       drawn(bars_figure(write("bars.csv", "ZeRO,parameters,gradients\n0,1,2\n1,1,0.5\n")));
-  EXPECT_THAT(
-      bars, AllOf(HasSubstr(">ZeRO 1</text>"), HasSubstr(">3</text>"), HasSubstr(">1.500</text>")));
+  EXPECT_THAT(bars, HasSubstrs(">ZeRO 1</text>", ">3</text>", ">1.500</text>"));
   const double one = widths(bars, "s0")[0];
   EXPECT_NEAR(widths(bars, "s1", one)[0], 2, 0.01);
   EXPECT_NEAR(widths(bars, "s1", one)[1], 0.5, 0.01);
-  EXPECT_THAT(message_of([&] { bars_figure(write("x.csv", "a,b\n1,2,3\n")); }),
-              HasSubstr("'1,2,3': expected a label and a number for each of 'a,b'"));
+  EXPECT_REFUSES(bars_figure(write("x.csv", "a,b\n1,2,3\n")),
+                 "'1,2,3': expected a label and a number for each of 'a,b'");
 }
 
 // Two ranks for 4 ms: a forward of 1 ms and a backward of 2 on rank 0, 1 and 1 on rank 1.
@@ -177,10 +174,8 @@ TEST_F(PlotFigureTest, PipelinesHaveMeasuredDurations) {
   const double ms = widths(svg, "s0")[0];
   EXPECT_NEAR(widths(svg, "s1", ms)[0], 2, 0.02);
   EXPECT_NEAR(widths(svg, "s1", ms)[1], 1, 0.02);
-  EXPECT_THAT(message_of([&] {
-                pipeline_figure(write("none.json", trace({event("forward", 0, 0, 1, 0)})));
-              }),
-              HasSubstr("none.json: expected phases 'forward' and 'backward' that take time"));
+  EXPECT_REFUSES(pipeline_figure(write("none.json", trace({event("forward", 0, 0, 1, 0)}))),
+                 "none.json: expected phases 'forward' and 'backward' that take time");
 }
 
 // Each rank has a cell, with a bar that is as long as its part of the stage's state.
@@ -197,8 +192,7 @@ TEST_F(PlotFigureTest, MeshesOfEverySizeFit) {
   for (const auto& [tp, pp, dp] : {std::array{4, 4, 4}, {8, 8, 1}, {1, 2, 64}})
     EXPECT_EQ(count(drawn(mesh_figure(recorded(record(tp, pp, dp, 3)))), ">rank "),
               static_cast<size_t>(tp * pp * dp));
-  EXPECT_THAT(message_of([&] { mesh_figure(recorded(record(1, 2, 256, 0))); }),
-              HasSubstr("expected a mesh of up to 256 ranks"));
+  EXPECT_REFUSES(mesh_figure(recorded(record(1, 2, 256, 0))), "expected a mesh of up to 256 ranks");
 }
 
 TEST_F(PlotFigureTest, BatchesAreDealtInOrder) {
@@ -216,8 +210,8 @@ TEST_F(PlotFigureTest, BatchesAreDealtInOrder) {
   // Sample 4 begins the second run of 2 ranks x 2 samples, on rank 0.
   EXPECT_LT(svg.find(">5</text>", svg.find(">dp 0</text>")), svg.find(">dp 1</text>"));
   EXPECT_GT(svg.find(">6</text>", svg.find(">dp 0</text>")), svg.find(">dp 1</text>"));
-  EXPECT_THAT(message_of([&] { batch_figure(recorded(record(1, 1, 17, 0))); }),
-              HasSubstr("expected up to 16 data parallel ranks and 32 samples of each"));
+  EXPECT_REFUSES(batch_figure(recorded(record(1, 1, 17, 0))),
+                 "expected up to 16 data parallel ranks and 32 samples of each");
 }
 
 TEST_F(PlotFigureTest, MatricesAreCutOverTensorRanks) {
@@ -271,13 +265,13 @@ TEST_F(PlotFigureTest, ZeroStagesHoldAndUsePartitions) {
   EXPECT_EQ(count(panels[0], ">all-reduce<"), 1u);
   EXPECT_EQ(count(panels[1], ">all-gather<"), 1u);
   EXPECT_EQ(count(panels[3], ">all-gather, reduce-scatter<"), 1u);
-  EXPECT_THAT(message_of([&] { zero_figure(recorded(record(1, 1, 9, 0))); }),
-              HasSubstr("expected up to 8 data parallel ranks, found 9"));
+  EXPECT_REFUSES(zero_figure(recorded(record(1, 1, 9, 0))),
+                 "expected up to 8 data parallel ranks, found 9");
 }
 
 TEST_F(PlotFigureTest, SavesAreDrawnFromTheirTimes) {
-  EXPECT_THAT(message_of([&] { save_figure(recorded(record(1, 1, 1, 0))); }),
-              HasSubstr("has no saves to draw: run pretrain_gpt with --save"));
+  EXPECT_REFUSES(save_figure(recorded(record(1, 1, 1, 0))),
+                 "has no saves to draw: run pretrain_gpt with --save");
   const std::string svg = drawn(save_figure(recorded(
       record(1, 1, 1, 0) +
       R"({"event":"save","iteration":3,"seconds":{"copy":0.002,"gather":0,"serialise":0.004,)"
@@ -329,9 +323,8 @@ TEST_F(PlotFigureTest, DataIsDrawnAsTheTrainerReadsIt) {
   data.sample(0, tokens);
   for (int i = 0; i < 14; ++i)
     EXPECT_GE(count(svg, string_printf(">%ld</text>", tokens[i + 1])), i < 13 ? 2u : 1u);
-  EXPECT_THAT(message_of([&] { data_figure(run_on("0.5 a 0.5 b")); }),
-              HasSubstr("expected one data set, --data-path blends 2"));
-  EXPECT_THAT(message_of([&] { data_figure(run_on(folder_ / "none")); }), HasSubstr("none.idx"));
+  EXPECT_REFUSES(data_figure(run_on("0.5 a 0.5 b")), "expected one data set, --data-path blends 2");
+  EXPECT_REFUSES(data_figure(run_on(folder_ / "none")), "none.idx");
 }
 
 }  // namespace

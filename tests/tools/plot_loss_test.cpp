@@ -219,7 +219,7 @@ TEST_F(PlotLossTest, ReplacesSvgsAlone) {
   EXPECT_EQ(read(folder_ / "notes.txt"), "thesis");
   const std::string on_full_disk = "ulimit -f 1; " PLOT_LOSS " --output @full.svg @a.csv";
   EXPECT_THAT(run(on_full_disk).err, HasSubstr("full.svg: cannot write the file: cannot set "));
-  EXPECT_FALSE(std::filesystem::exists(folder_ / "full.svg"));
+  EXPECT_FALSE(fs::exists(folder_ / "full.svg"));
   ASSERT_EQ(plot_loss("--output @full.svg @a.csv").status, 0);
   const std::string whole = read(folder_ / "full.svg");
   EXPECT_THAT(run(on_full_disk).err, HasSubstr("File too large"));

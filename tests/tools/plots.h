@@ -1,7 +1,5 @@
 #pragma once
 
-#include <gmock/gmock.h>
-
 #include <cstdlib>
 #include <fstream>
 #include <regex>
@@ -13,21 +11,15 @@
 
 namespace anymesh {
 
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::Not;
-using testing::StartsWith;
-
 // A test of programs that read and write files in a folder.
 class PlotTest : public TempFolder {
  protected:
   std::string write(const std::string& name, const std::string& text) const {
-    std::filesystem::create_directories((folder_ / name).parent_path());
+    fs::create_directories((folder_ / name).parent_path());
     std::ofstream(folder_ / name, std::ios::binary) << text;
     return folder_ / name;
   }
-  static std::string read(const std::filesystem::path& path) {
+  static std::string read(const fs::path& path) {
     std::ostringstream text;
     text << std::ifstream(path).rdbuf();
     return text.str();

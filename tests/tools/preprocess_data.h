@@ -1,8 +1,6 @@
 // Runs the program itself, as a user does.
 #pragma once
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sys/wait.h>
 
 #include <cstdlib>

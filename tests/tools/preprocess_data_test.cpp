@@ -1,7 +1,5 @@
 #include "tests/tools/preprocess_data.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sentencepiece_trainer.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -17,13 +15,6 @@
 
 namespace anymesh {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::Contains;
-using ::testing::ElementsAre;
-using ::testing::EndsWith;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 TEST_F(PreprocessData, WritesTheFilesThatMegatronWrote) {
   for (const char* workers : {"1", "2", "5"}) {
@@ -279,21 +270,19 @@ TEST_F(PreprocessData, LeavesOutOrMendsBadLinesWhenTold) {
   EXPECT_THAT(misuse(flags + "--on-bad-line drop"), HasSubstr("expected error, skip or replace"));
   ASSERT_EQ(run(flags + "--workers 3 --on-bad-line skip"), 0) << output;
   EXPECT_THAT(documents(folder / "out_text_document"), ElementsAre("one", "two\\ud83d"));
-  EXPECT_THAT(output,
-              AllOf(HasSubstr("2 documents, "), HasSubstr("1 line skipped: no JSON; the "),
-                    HasSubstr("2 lines skipped: no UTF-8; the first: " + (folder / "a.jsonl") +
-                              ":2: the string"),
-                    HasSubstr("3 lines skipped: no string; the first: " + (folder / "a.jsonl") +
-                              ":3: has no string \"text\"")));
+  EXPECT_THAT(output, HasSubstrs("2 documents, ", "1 line skipped: no JSON; the ",
+                                 "2 lines skipped: no UTF-8; the first: " + (folder / "a.jsonl") +
+                                     ":2: the string",
+                                 "3 lines skipped: no string; the first: " + (folder / "a.jsonl") +
+                                     ":3: has no string \"text\""));
   ASSERT_EQ(run(flags + "--on-bad-line replace"), 0) << output;
   EXPECT_THAT(documents(folder / "out_text_document"),
               ElementsAre("one", "x\ufffdy", "\ufffd\U0001f600", "two\\ud83d"));
-  EXPECT_THAT(output,
-              AllOf(HasSubstr("2 lines kept, with U+FFFD for what is no UTF-8; the first: " +
-                              (folder / "a.jsonl") + ":2\n"),
-                    HasSubstr("3 lines skipped: no string; the first: ")));
+  EXPECT_THAT(output, HasSubstrs("2 lines kept, with U+FFFD for what is no UTF-8; the first: " +
+                                     (folder / "a.jsonl") + ":2\n",
+                                 "3 lines skipped: no string; the first: "));
   EXPECT_THAT(refusal(input("b.jsonl", "[]\n") + "--on-bad-line skip"),
-              AllOf(HasSubstr("has no documents"), HasSubstr("1 line skipped: no string")));
+              HasSubstrs("has no documents", "1 line skipped: no string"));
 }
 
 // A file without an end of line would fill the memory.
@@ -456,7 +445,7 @@ TEST_F(PreprocessData, WhatIsNoTextIsNamedWithTheWayOut) {
       {"{\n\"text\": \"a\"\n}\n", "; expected one object a line"},
       {"version https://git-lfs.github.com/spec/v1\noid sha256:4d\n", "is a git-lfs pointer"}};
   for (const auto& [text, what] : kinds)
-    EXPECT_THAT(refusal(input("a.jsonl", text)), AllOf(HasSubstr("a.jsonl"), HasSubstr(what)));
+    EXPECT_THAT(refusal(input("a.jsonl", text)), HasSubstrs("a.jsonl", what));
   ASSERT_EQ(mkfifo((folder / "f.txt").c_str(), 0600), 0);
   write_file(folder / "t.txt", "text");
   const std::string text = "--output-prefix " + (folder / "out") + " --input " + (folder / "t.txt");

@@ -8,10 +8,6 @@
 namespace anymesh {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-
 class PreprocessInputs : public PreprocessData {
  protected:
   void SetUp() override {
@@ -129,7 +125,7 @@ TEST_F(PreprocessInputs, AreCheckedBeforeTheWork) {
       {twice, "is compressed twice; unpack it once: zcat " + twice}};
   for (const auto& [path, what] : cases) EXPECT_THAT(refusal(flags + path), HasSubstr(what));
   EXPECT_THAT(misuse(flags + "'" + (folder / "absent*'")),
-              AllOf(HasSubstr("absent*'"), HasSubstr(": no file matches")));
+              HasSubstrs("absent*'", ": no file matches"));
   EXPECT_THAT(misuse(flags + "- -"), HasSubstr("--input - is given twice"));
 }
 

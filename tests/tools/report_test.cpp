@@ -9,8 +9,6 @@
 namespace anymesh {
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr const char* kCsv = "iteration,consumed_samples,lm_loss\n1,8,5.5\n2,16,4.25\n";
 
 // The record of a run of two dp ranks that resumed at step 1 and saved at step 2.
@@ -74,7 +72,7 @@ TEST_F(ReportTest, SeveralFoldersNameTheirRuns) {
   write("again/a.csv", kCsv);
   const std::string loss =
       loss_section(read_run_folders({folder_ / "run", folder_ / "again/"})).content;
-  EXPECT_THAT(loss, AllOf(HasSubstr(">run/a</text>"), HasSubstr(">again/a</text>")));
+  EXPECT_THAT(loss, HasSubstrs(">run/a</text>", ">again/a</text>"));
 }
 
 TEST_F(ReportTest, ShowsEverySectionOfARun) {
@@ -85,7 +83,7 @@ TEST_F(ReportTest, ShowsEverySectionOfARun) {
   EXPECT_THAT(runs, HasSubstr("dp2</th><td>tp 1, pp 1, dp 2, ep 2, ZeRO 0</td><td>fp32</td>"
                               "<td>1</td><td>2</td><td>4.5</td><td>0.0233 s</td>"
                               "<td>1.0 MiB of all ranks</td><td>1 to 2</td><td>4.25</td></tr>"));
-  EXPECT_THAT(loss, AllOf(HasSubstr("<svg "), HasSubstr(">resume</text>"), HasSubstr(">save<")));
+  EXPECT_THAT(loss, HasSubstrs("<svg ", ">resume</text>", ">save<"));
   EXPECT_THAT(mesh_section(folder).content, HasSubstr("layers 0-15"));
   EXPECT_THAT(flags_section(folder).content, HasSubstr("--hidden-size</th><td>64</td>"));
   EXPECT_THAT(flags_section(folder).content, HasSubstr("model</th><td>218496 parameters</td>"));
@@ -117,9 +115,9 @@ TEST_F(ReportTest, MarksAreFewAndWithinTheCurves) {
 TEST_F(ReportTest, MemoryStandsBesideItsClosedForm) {
   write("run/a.jsonl", dp2());
   EXPECT_THAT(memory_section(found()).content,
-              AllOf(HasSubstr("<td>2.000<small class=\"good\">= closed form</small></td>"),
-                    HasSubstr("<td>3.000<small class=\"warn\">closed form 2.000</small></td>"),
-                    HasSubstr("everything, peak</th><td>4.000</td>")));
+              HasSubstrs("<td>2.000<small class=\"good\">= closed form</small></td>",
+                         "<td>3.000<small class=\"warn\">closed form 2.000</small></td>",
+                         "everything, peak</th><td>4.000</td>"));
 }
 
 TEST_F(ReportTest, CommunicationStandsBesideItsClosedForm) {
@@ -161,9 +159,9 @@ TEST_F(ReportTest, CheckpointsAreListedWithTheirLayout) {
   fs::copy(fixture("z1-bf16-tp2pp2dp1") / "checkpoint", folder_ / "run/ckpt",
            fs::copy_options::recursive);
   EXPECT_THAT(checkpoints_section(found()).content,
-              AllOf(HasSubstr("ckpt/global_step"), HasSubstr("mp_rank_00_model_states.pt"),
-                    HasSubstr("<td>ordinary checkpoint of ZeRO 1, tp 2, pp 2, dp 1<"),
-                    HasSubstr("</td><td>10</td><td>80</td><td>")));
+              HasSubstrs("ckpt/global_step", "mp_rank_00_model_states.pt",
+                         "<td>ordinary checkpoint of ZeRO 1, tp 2, pp 2, dp 1<",
+                         "</td><td>10</td><td>80</td><td>"));
   for (const auto& entry : fs::recursive_directory_iterator(folder_ / "run/ckpt"))
     if (entry.path().extension() == ".pt") fs::resize_file(entry.path(), 100);
   EXPECT_THAT(checkpoints_section(found()).content, HasSubstr("cannot be read"));

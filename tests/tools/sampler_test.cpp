@@ -1,7 +1,5 @@
 #include "tools/generate/sampler.h"
 
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <limits>
 #include <map>
@@ -78,7 +76,7 @@ TEST(Sampler, RefusesLogitsThatAreNotFinite) {
     for (const double temperature : {0.0, 1.0}) {
       Sampler sampler({.temperature = temperature});
       const std::string message = message_of([&] { sampler.next(std::vector<float>{0, bad, 1}); });
-      EXPECT_NE(message.find("not finite"), std::string::npos) << message;
+      EXPECT_THAT(message, HasSubstr("not finite"));
     }
 }
 
@@ -90,7 +88,7 @@ TEST(Sampler, RefusesOptionsByTheirFlags) {
       {{.temperature = 0, .top_k = 3}, "whatever --top_k and --top_p are"}};
   for (const auto& [options, expected] : cases) {
     const std::string message = message_of([&, o = options] { validate(o); });
-    EXPECT_NE(message.find(expected), std::string::npos) << message;
+    EXPECT_THAT(message, HasSubstr(expected));
   }
   validate(SamplingOptions{});
 }

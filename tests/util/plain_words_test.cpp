@@ -1,17 +1,12 @@
 #include "framework/util/plain_words.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/message_of.h"
+
 namespace anymesh {
 namespace {
-
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
 
 // Returns the text of the error that `work` throws.
 template <class Work>

@@ -1,7 +1,6 @@
 #include "framework/util/shell_word.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
+#include "tests/support/message_of.h"
 
 namespace anymesh {
 namespace {
@@ -14,10 +13,10 @@ TEST(ShellWords, UndoesShellWord) {
 }
 
 TEST(ShellWords, TakesAnyLine) {
-  EXPECT_THAT(shell_words(""), testing::IsEmpty());
-  EXPECT_THAT(shell_words("  a  b "), testing::ElementsAre("a", "b"));
-  EXPECT_THAT(shell_words("'open quote"), testing::ElementsAre("open quote"));
-  EXPECT_THAT(shell_words("ends\\"), testing::ElementsAre("ends"));
+  EXPECT_THAT(shell_words(""), IsEmpty());
+  EXPECT_THAT(shell_words("  a  b "), ElementsAre("a", "b"));
+  EXPECT_THAT(shell_words("'open quote"), ElementsAre("open quote"));
+  EXPECT_THAT(shell_words("ends\\"), ElementsAre("ends"));
 }
 
 }  // namespace

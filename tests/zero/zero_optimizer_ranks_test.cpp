@@ -1,6 +1,5 @@
 // Compares the stages on dp 1, 2, 3, 5 with torch::optim::AdamW on the summed gradients, uneven and
 // tiny parameters included.
-#include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/adamw.h>
@@ -9,6 +8,7 @@
 #include "framework/storage.h"
 #include "framework/zero/sharded_params.h"
 #include "framework/zero/zero_optimizer.h"
+#include "tests/support/message_of.h"
 #include "tests/support/ranks.h"
 
 namespace anymesh {
@@ -122,8 +122,7 @@ RANKS_TEST(ZeroOptimizerOffload, RefusesAFolderThatIsNotThere) {
     ZeroOptimizer(params, grid, {.stage = 1, .offload = {.optimizer = "nvme", .nvme_path = path}});
     ADD_FAILURE() << "no error";
   } catch (const CollectiveError& error) {
-    EXPECT_NE(std::string(error.what()).find("[rank 1] --nvme-path "), std::string::npos)
-        << error.what();
+    EXPECT_THAT(std::string(error.what()), HasSubstr("[rank 1] --nvme-path ")) << error.what();
   }
 }
 

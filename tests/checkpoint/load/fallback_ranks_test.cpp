@@ -6,9 +6,6 @@
 namespace anymesh {
 namespace {
 
-namespace fs = std::filesystem;
-using testing::HasSubstr;
-
 // Two checkpoints, global_step1 and global_step2.
 class Fallback : public SharedFolder {
  public:
@@ -33,7 +30,7 @@ class Fallback : public SharedFolder {
 
   template <class Error>
   void expect_no_fallback(const Error& error, const std::string& text) {
-    EXPECT_THAT(message_of([&] { load_with(error); }), HasSubstr(text));
+    EXPECT_REFUSES(load_with(error), text);
   }
 
   TinyRun run_{kPipes, 1};

@@ -1,6 +1,5 @@
 // Calls load_state_dict_from_zero_checkpoint for the stages of a GPT, on other meshes than the
 // checkpoint's.
-#include <gtest/gtest.h>
 
 #include "framework/checkpoint/load/fp32.h"
 #include "models/gpt/gpt_model.h"
@@ -64,7 +63,7 @@ RANKS_TEST(LoadStateDict, RefusesAnotherModel) {
   const std::string message = message_of([&] {
     load_state_dict_from_zero_checkpoint(model, grid, fixture("z1-bf16-tp2pp2dp1") / "checkpoint");
   });
-  EXPECT_NE(message.find("this model's [512, 32]"), std::string::npos) << message;
+  EXPECT_THAT(message, HasSubstr("this model's [512, 32]"));
 }
 
 }  // namespace

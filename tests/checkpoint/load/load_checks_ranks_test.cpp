@@ -15,9 +15,6 @@
 namespace anymesh {
 namespace {
 
-namespace fs = std::filesystem;
-using testing::AllOf;
-using testing::HasSubstr;
 using LoadChecks = SharedFolder;
 
 // Returns the bytes that this rank has read from files.
@@ -216,7 +213,7 @@ RANKS_TEST_F(LoadChecks, OtherOptimizersAreRefused) {
       TinyRun again(mesh, 1);
       const std::string message = message_of(
           [&] { again.engine.load_checkpoint(folder_, {.tag = "theirs", .fallback = false}); });
-      EXPECT_THAT(message, AllOf(HasSubstr(refusal), HasSubstr("--no-load-optim")));
+      EXPECT_THAT(message, HasSubstrs(refusal, "--no-load-optim"));
       EXPECT_EQ(message_of([&] {
                   again.engine.load_checkpoint(
                       folder_,
@@ -229,7 +226,7 @@ RANKS_TEST_F(LoadChecks, OtherOptimizersAreRefused) {
   for (const Topology& mesh : {kData, kSlices}) {
     TinyRun again(mesh, 1);
     EXPECT_THAT(again.engine.load_checkpoint(folder_, {.tag = "theirs"}).report,
-                testing::Contains(HasSubstr("had a beta1 of 0.8; this one goes on with 0.9")));
+                Contains(HasSubstr("had a beta1 of 0.8; this one goes on with 0.9")));
   }
 }
 
@@ -247,9 +244,8 @@ RANKS_TEST_F(LoadChecks, StepsThatDifferAreRefused) {
   for (const auto& [mesh, stage] :
        {std::pair(kData, 0), std::pair(kPipes, 1), std::pair(kSlices, 3)}) {
     TinyRun run(mesh, stage);
-    EXPECT_THAT(
-        message_of([&] { run.engine.load_checkpoint(folder_, {.universal = true}); }),
-        AllOf(HasSubstr("4.weight"), HasSubstr("steps on"), HasSubstr("one count for all")));
+    EXPECT_REFUSES(run.engine.load_checkpoint(folder_, {.universal = true}), "4.weight", "steps on",
+                   "one count for all");
   }
 }
 
@@ -297,10 +293,8 @@ RANKS_TEST_F(LoadChecks, NoFlippedByteGoesUnseen) {
           const uint64_t at = std::array{uint64_t{0}, record.size / 2, record.size - 1}[turn++ % 3];
           if (test_world()->rank() == 0) flip(file, record.offset + at);
           test_world()->barrier();
-          EXPECT_THAT(
-              message_of([&] { run.engine.load_checkpoint(folder_, {.universal = universal}); }),
-              AllOf(HasSubstr(file), HasSubstr("is damaged"),
-                    HasSubstr(std::to_string(record.offset))))
+          EXPECT_REFUSES(run.engine.load_checkpoint(folder_, {.universal = universal}), file,
+                         "is damaged", std::to_string(record.offset))
               << at << " of " << record.name;
           test_world()->barrier();
           if (test_world()->rank() == 0) flip(file, record.offset + at);

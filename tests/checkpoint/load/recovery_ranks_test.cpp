@@ -12,9 +12,6 @@
 namespace anymesh {
 namespace {
 
-namespace fs = std::filesystem;
-using testing::AllOf;
-using testing::HasSubstr;
 using Recovery = SharedFolder;
 using RecoveryOfProcesses = SharedFolder;
 
@@ -55,10 +52,9 @@ RANKS_TEST_F(Recovery, EveryFileDamagedInTurn) {
       EXPECT_TRUE(same(run.state(), states[newest_taken ? 1 : 0])) << name;
       EXPECT_EQ(newest_taken, joined(loaded.report).find("FALLING BACK") == std::string::npos);
       if (!newest_taken) {
-        EXPECT_THAT(
-            joined(loaded.report),
-            AllOf(HasSubstr("global_step2 is damaged"), HasSubstr(name),
-                  HasSubstr(name == kManifestFile ? "" : "(written on " + host_name() + ")")));
+        EXPECT_THAT(joined(loaded.report),
+                    HasSubstrs("global_step2 is damaged", name,
+                               name == kManifestFile ? "" : "(written on " + host_name() + ")"));
       }
       return newest_taken;
     };
@@ -97,20 +93,18 @@ RANKS_TEST_F(Recovery, ALostPointerFindsTheNewestCommitted) {
   const auto expect_third = [&](const LoadResult& loaded, const char* why) {
     EXPECT_EQ(loaded.path, folder_ / "global_step3");
     if (is_first()) {
-      EXPECT_THAT(joined(loaded.report),
-                  AllOf(HasSubstr(why), HasSubstr("newest checkpoint that was committed")));
+      EXPECT_THAT(joined(loaded.report), HasSubstrs(why, "newest checkpoint that was committed"));
     }
   };
   expect_third(load_with([&] { fs::remove(pointer); }), "is missing");
-  EXPECT_THAT(message_of([&] { load_with([] {}, {.fallback = false}); }),
-              AllOf(HasSubstr("latest is missing"), HasSubstr("--no-fallback")));
+  EXPECT_REFUSES(load_with([] {}, {.fallback = false}), "latest is missing", "--no-fallback");
   expect_third(load_with([&] { std::ofstream(pointer).flush(); }), "names ''");
   expect_third(load_with([&] { std::ofstream(pointer) << "global_stepX"; }),
                "names 'global_stepX'");
   expect_third(load_with([&] { std::ofstream(pointer) << ".."; }),
                "names '..', which is not a folder below");
-  EXPECT_THAT(message_of([&] { load_with([] {}, {.tag = "../" + folder_.filename().string()}); }),
-              HasSubstr("which is not a folder below"));
+  EXPECT_REFUSES(load_with([] {}, {.tag = "../" + folder_.filename().string()}),
+                 "which is not a folder below");
   const fs::path nested = folder_ / "epoch=1.ckpt" / "checkpoint";
   EXPECT_EQ(load_with([&] {
               fs::create_directory(nested.parent_path());
@@ -119,8 +113,7 @@ RANKS_TEST_F(Recovery, ALostPointerFindsTheNewestCommitted) {
             }).path,
             nested);
   expect_third(load_with([&] { std::ofstream(pointer) << "global_stepX"; }), "global_stepX");
-  EXPECT_THAT(message_of([&] { load_with([] {}, {.fallback = false}); }),
-              HasSubstr("names 'global_stepX'"));
+  EXPECT_REFUSES(load_with([] {}, {.fallback = false}), "names 'global_stepX'");
 
   // A tag without a manifest was not committed by a save of ours.
   const LoadResult second = load_with([&] {
@@ -146,17 +139,14 @@ RANKS_TEST_F(Recovery, ConvertsTheNewestThatIsGood) {
     flip(optimizer, fs::file_size(optimizer) / 2);
   }
   test_world()->barrier();
-  EXPECT_THAT(message_of([&] {
-                run.engine.load_checkpoint(folder_, {.universal = true, .fallback = false});
-              }),
-              HasSubstr("is damaged"));
+  EXPECT_REFUSES(run.engine.load_checkpoint(folder_, {.universal = true, .fallback = false}),
+                 "is damaged");
   const LoadResult loaded = run.engine.load_checkpoint(folder_, {.universal = true});
   EXPECT_EQ(loaded.path, folder_ / "global_step1_universal");
   EXPECT_EQ(run.engine.state().iteration, 1);
   if (is_first()) {
     EXPECT_THAT(joined(loaded.report),
-                AllOf(HasSubstr("global_step2 is damaged"), HasSubstr("FALLING BACK"),
-                      HasSubstr("converted global_step1")));
+                HasSubstrs("global_step2 is damaged", "FALLING BACK", "converted global_step1"));
     fs::remove(folder_ / kLatestFile);
     fs::create_directory(folder_ / kLatestFile);
   }
@@ -175,15 +165,13 @@ RANKS_TEST_F(Recovery, FallsBackOnlyWhereItMay) {
   test_world()->barrier();
   for (const LoadOptions& options :
        {LoadOptions{.fallback = false}, LoadOptions{.tag = "global_step2"}})
-    EXPECT_THAT(
-        message_of([&] { run.engine.load_checkpoint(folder_, options); }),
-        AllOf(HasSubstr(name), HasSubstr("has 100 bytes"), HasSubstr("No checkpoint was loaded")));
+    EXPECT_REFUSES(run.engine.load_checkpoint(folder_, options), name, "has 100 bytes",
+                   "No checkpoint was loaded");
   EXPECT_EQ(run.engine.load_checkpoint(folder_).path, folder_ / "global_step1");
   if (is_first()) fs::remove(folder_ / "global_step1" / name);
   test_world()->barrier();
-  EXPECT_THAT(message_of([&] { run.engine.load_checkpoint(folder_); }),
-              AllOf(HasSubstr("global_step2 is damaged"), HasSubstr("global_step1"),
-                    HasSubstr("is missing"), HasSubstr("no other checkpoint to fall back to")));
+  EXPECT_REFUSES(run.engine.load_checkpoint(folder_), "global_step2 is damaged", "global_step1",
+                 "is missing", "no other checkpoint to fall back to");
 
   // Another model's checkpoint is not damage. It is refused at once, whatever else is there.
   GptConfig wide = tiny();
@@ -193,7 +181,7 @@ RANKS_TEST_F(Recovery, FallsBackOnlyWhereItMay) {
   other.engine.save_checkpoint(folder_, {.tag = "global_step1", .save_latest = false});
   other.engine.save_checkpoint(folder_, {.tag = "global_step2"});
   EXPECT_THAT(message_of([&] { run.engine.load_checkpoint(folder_); }),
-              AllOf(HasSubstr("32"), testing::Not(HasSubstr("damaged"))));
+              AllOf(HasSubstr("32"), Not(HasSubstr("damaged"))));
 }
 
 // Two nodes of two ranks each do not see each other's folders: tp within a node, dp across.
@@ -216,8 +204,8 @@ RANKS_TEST_F(Recovery, NodesWithoutASharedFileSystem) {
   EXPECT_EQ(again.train(1), expected);
 
   TinyRun other(kSplit, 1);
-  EXPECT_THAT(message_of([&] { other.engine.load_checkpoint(mine); }),
-              AllOf(HasSubstr("is missing"), HasSubstr("(written on " + host_name() + ")")));
+  EXPECT_REFUSES(other.engine.load_checkpoint(mine), "is missing",
+                 "(written on " + host_name() + ")");
 
   // One of the nodes gets another run's save of the same step.
   TinyRun stranger(kMesh, 3);
@@ -225,8 +213,8 @@ RANKS_TEST_F(Recovery, NodesWithoutASharedFileSystem) {
   const bool first_node = test_world()->rank() < 2;
   stranger.engine.save_checkpoint(folder_ / (first_node ? "elsewhere" : "node1"),
                                   {.tag = "global_step2"});
-  EXPECT_THAT(message_of([&] { again.engine.load_checkpoint(mine, {.fallback = false}); }),
-              HasSubstr("is of another save than the one on"));
+  EXPECT_REFUSES(again.engine.load_checkpoint(mine, {.fallback = false}),
+                 "is of another save than the one on");
 }
 
 // One node has this model's checkpoint, the other another model's, and neither has a manifest. No
@@ -249,8 +237,8 @@ RANKS_TEST_F(Recovery, NodesThatHoldDifferentModelsRefuseTogether) {
   TinyRun run(kSlices, 1);
   const auto before = run.state();
   const fs::path mine = folder_ / (test_world()->rank() < 2 ? "node0" : "node1");
-  EXPECT_THAT(message_of([&] { run.engine.load_checkpoint(mine, {.universal = true}); }),
-              AllOf(HasSubstr("node1"), HasSubstr("unexpected, not in this model")));
+  EXPECT_REFUSES(run.engine.load_checkpoint(mine, {.universal = true}), "node1",
+                 "unexpected, not in this model");
   EXPECT_TRUE(same(run.state(), before));
 }
 
@@ -277,11 +265,11 @@ RANKS_TEST_F(Recovery, OnlyWhatSavesLeftIsRemovedAndOnlyTagsAreReplaced) {
   test_world()->barrier();
   TinyRun run(kData, 1);
   run.train(1);
-  EXPECT_THAT(message_of([&] { run.engine.save_checkpoint(folder_); }),
-              HasSubstr((other / "thesis").string() +
-                        " is no file of a checkpoint, and the save "
-                        "would replace " +
-                        other.string()));
+  EXPECT_REFUSES(run.engine.save_checkpoint(folder_),
+                 (other / "thesis").string() +
+                     " is no file of a checkpoint, and the save "
+                     "would replace " +
+                     other.string());
   EXPECT_TRUE(fs::exists(other / "thesis"));
   run.train(1);
   run.engine.save_checkpoint(folder_);
@@ -303,8 +291,8 @@ RANKS_TEST_F(Recovery, ASaveTouchesNothingOfTheUsers) {
     test_world()->barrier();
     const auto before = files_in(folder_);
     test_world()->barrier();
-    EXPECT_THAT(message_of([&] { run.engine.save_checkpoint(folder_, {.tag = "best"}); }),
-                AllOf(HasSubstr(named + " is no"), HasSubstr("move it away, or save elsewhere")));
+    EXPECT_REFUSES(run.engine.save_checkpoint(folder_, {.tag = "best"}), named + " is no",
+                   "move it away, or save elsewhere");
     test_world()->barrier();
     EXPECT_EQ(files_in(folder_), before);
     test_world()->barrier();
@@ -331,8 +319,8 @@ RANKS_TEST_F(Recovery, ASaveTouchesNothingOfTheUsers) {
   }
   test_world()->barrier();
   run.engine.save_checkpoint(folder_, {.tag = "best"});
-  EXPECT_THAT(message_of([&] { run.engine.save_16bit_model(folder_, "weights.bin"); }),
-              HasSubstr("weights.bin exists and is not a torch file"));
+  EXPECT_REFUSES(run.engine.save_16bit_model(folder_, "weights.bin"),
+                 "weights.bin exists and is not a torch file");
   EXPECT_EQ(read_text(folder_ / "weights.bin"), "thesis");
   EXPECT_EQ(read_text(elsewhere / "notes.txt"), "thesis");
 }
@@ -345,11 +333,11 @@ RANKS_TEST_F(Recovery, OneRunSavesToAFolder) {
     TinyRun run(kPipes, 1, {.save_lock = lock}), other(kPipes, 1);
     run.engine.save_checkpoint(folder_);
     for (const bool async : {false, true})
-      EXPECT_THAT(message_of([&] { other.engine.save_checkpoint(folder_, {.async = async}); }),
-                  AllOf(HasSubstr("save_dir " + folder_.string() + " is being written by "),
-                        HasSubstr(" on " + host_name() + " since ")));
-    EXPECT_THAT(message_of([&] { SaveLock(*test_world(), folder_, "--save"); }),
-                HasSubstr("--save " + folder_.string() + " is being written by "));
+      EXPECT_REFUSES(other.engine.save_checkpoint(folder_, {.async = async}),
+                     "save_dir " + folder_.string() + " is being written by ",
+                     " on " + host_name() + " since ");
+    EXPECT_REFUSES(SaveLock(*test_world(), folder_, "--save"),
+                   "--save " + folder_.string() + " is being written by ");
     other.engine.save_checkpoint(folder_ / "another");
     run.train(1);
     run.engine.save_checkpoint(folder_);
@@ -358,8 +346,7 @@ RANKS_TEST_F(Recovery, OneRunSavesToAFolder) {
   }
   TinyRun one(kPipes, 1), two(kPipes, 1);
   one.engine.save_checkpoint(folder_, {.async = true});
-  EXPECT_THAT(message_of([&] { two.engine.save_checkpoint(folder_); }),
-              HasSubstr("is being written by"));
+  EXPECT_REFUSES(two.engine.save_checkpoint(folder_), "is being written by");
   one.engine.finish_save();
   test_world()->barrier();
   two.engine.save_checkpoint(folder_);
@@ -398,9 +385,9 @@ RANKS_TEST_F(Recovery, StopsAtALaterFormat) {
     write_text_atomically(manifest, text);
   }
   test_world()->barrier();
-  EXPECT_THAT(message_of([&] { run.engine.load_checkpoint(folder_); }),
-              AllOf(HasSubstr("is of version 9, this program knows 1 to"),
-                    testing::Not(HasSubstr("damaged"))));
+  EXPECT_THAT(
+      message_of([&] { run.engine.load_checkpoint(folder_); }),
+      AllOf(HasSubstr("is of version 9, this program knows 1 to"), Not(HasSubstr("damaged"))));
 }
 
 RANKS_TEST_F(RecoveryOfProcesses, AFailedSaveLeavesTheOneBefore) {
@@ -411,12 +398,11 @@ RANKS_TEST_F(RecoveryOfProcesses, AFailedSaveLeavesTheOneBefore) {
   run.train(1);
   for (const int full : {0, 2, 3}) {
     const FileSizeLimit limit(test_world()->rank() == full ? 3000 : RLIM_INFINITY);
-    EXPECT_THAT(
-        message_of([&] { run.engine.save_checkpoint(folder_); }),
-        AllOf(HasSubstr("[rank " + std::to_string(full) + "]"), HasSubstr("File too large")));
+    EXPECT_REFUSES(run.engine.save_checkpoint(folder_), "[rank " + std::to_string(full) + "]",
+                   "File too large");
     test_world()->barrier();
-    EXPECT_THAT(files_in(folder_), testing::ElementsAre("global_step1", std::string(kLatestFile),
-                                                        std::string(kZeroToFp32File)));
+    EXPECT_THAT(files_in(folder_), ElementsAre("global_step1", std::string(kLatestFile),
+                                               std::string(kZeroToFp32File)));
   }
   const auto after = run.state();
   run.engine.load_checkpoint(folder_);

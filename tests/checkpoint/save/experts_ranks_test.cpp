@@ -41,10 +41,10 @@ RANKS_TEST_F(Experts, EachKindOfSaveLoadsOnAnotherMesh) {
   for (size_t i = 0; i < std::size(kMeshes); ++i) {
     for (const int stage : {0, 1, 3}) {
       const std::string what = describe(kMeshes[i], stage);
-      const std::filesystem::path folder = folder_ / std::to_string(10 * i + stage);
+      const fs::path folder = folder_ / std::to_string(10 * i + stage);
       TinyRun run(kMeshes[i], stage, options_of());
       run.train(2);
-      const std::filesystem::path background =
+      const fs::path background =
           run.engine.save_checkpoint(folder / "async", {.tag = "global_step2", .async = true});
       const double next = run.train(1);
       run.engine.finish_save();
@@ -80,7 +80,7 @@ RANKS_TEST_F(Experts, FrozenExpertsMoveToo) {
   for (size_t i = 0; i < std::size(kMeshes); ++i) {
     for (const int stage : {0, 1, 3}) {
       const std::string what = describe(kMeshes[i], stage);
-      const std::filesystem::path folder = folder_ / std::to_string(10 * i + stage);
+      const fs::path folder = folder_ / std::to_string(10 * i + stage);
       TinyRun run(kMeshes[i], stage, options_of({"experts.w[12]"}));
       run.train(2);
       run.engine.save_checkpoint(folder);

@@ -12,8 +12,6 @@
 namespace anymesh {
 namespace {
 
-namespace fs = std::filesystem;
-using testing::HasSubstr;
 using FailingCalls = SharedFolder;
 
 #ifdef ANYMESH_SANITIZE
@@ -51,11 +49,11 @@ RANKS_TEST_F(FailingCalls, NoneLosesACheckpoint) {
       failing.reset();
       ASSERT_EQ(met, !message.empty());
       if (met) {
-        EXPECT_THAT(message, testing::AllOf(HasSubstr(std::strerror(reason)), HasSubstr(folder_)));
+        EXPECT_THAT(message, HasSubstrs(std::strerror(reason), folder_));
       }
 
       const std::string newest = read_tag(folder_ / kLatestFile);
-      ASSERT_THAT(newest, testing::AnyOf("global_step1", "global_step2"));
+      ASSERT_THAT(newest, AnyOf("global_step1", "global_step2"));
       const LoadResult loaded = again.engine.load_checkpoint(folder_, {.verify = true});
       EXPECT_EQ(loaded.path, folder_ / newest);
       EXPECT_TRUE(same(again.state(), states[newest == "global_step1" ? 0 : 1]));

@@ -1,7 +1,5 @@
 #include "framework/checkpoint/save/retention.h"
 
-#include <gmock/gmock.h>
-
 #include "framework/format/folder.h"
 #include "framework/format/io.h"
 #include "framework/format/layout.h"
@@ -10,10 +8,6 @@
 
 namespace anymesh {
 namespace {
-
-namespace fs = std::filesystem;
-using testing::ElementsAre;
-using testing::HasSubstr;
 
 class Retention : public TempFolder {
  protected:

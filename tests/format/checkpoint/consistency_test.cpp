@@ -13,9 +13,7 @@
 namespace anymesh {
 namespace {
 
-namespace fs = std::filesystem;
 using ::testing::Each;
-using ::testing::HasSubstr;
 
 class MixedSaves : public TempFolder {
  protected:
@@ -119,7 +117,7 @@ TEST_F(MixedSaves, VerifyComparesAllWeightsWithTheirMasters) {
   const fs::path tag = copy_of("z1-fp32-dp2", folder_);
   const std::string name = "h.0.fc.weight";
   change_tensor(tag / model_states_file(0), name, [](const TensorRecord& t) {
-    std::vector<float> values = floats(*t.bytes);
+    std::vector<float> values = floats(t);
     values.at(100) = NAN;
     values.at(200) += 1;
     return float_tensor(t.shape, values);

@@ -1,16 +1,10 @@
 #include "framework/format/folder/output_file.h"
 
-#include <gmock/gmock.h>
-
 #include "framework/format/io/file_io.h"
 #include "tests/support/fixtures.h"
 
 namespace anymesh {
 namespace {
-
-namespace fs = std::filesystem;
-using testing::AllOf;
-using testing::HasSubstr;
 
 class ClaimedOutput : public TempFolder {
  protected:
@@ -30,9 +24,8 @@ TEST_F(ClaimedOutput, ReplacesItsKindAlone) {
   }
   for (const char* text : {"MMIDIDX", "iteration", "thesis\niteration,"}) {
     write_file(output_, text);
-    EXPECT_THAT(refusal(output_),
-                AllOf(HasSubstr("--loss-csv " + output_.string()),
-                      HasSubstr("is not a loss CSV, which begins with 'iteration,'")));
+    EXPECT_THAT(refusal(output_), HasSubstrs("--loss-csv " + output_.string(),
+                                             "is not a loss CSV, which begins with 'iteration,'"));
     EXPECT_EQ(read_file(output_), text);
   }
   fs::create_symlink(output_, folder_ / "link");

@@ -1,6 +1,5 @@
 #include "framework/format/folder/output_lock.h"
 
-#include <gmock/gmock.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -27,10 +26,6 @@ extern "C" int flock(int descriptor, int operation) noexcept {
 
 namespace anymesh {
 namespace {
-
-namespace fs = std::filesystem;
-using testing::AllOf;
-using testing::HasSubstr;
 
 class Lock : public TempFolder {
  protected:
@@ -71,10 +66,9 @@ class Other {
 TEST_F(Lock, TheSecondIsToldWhoWrites) {
   std::optional<OutputLock> lock;
   const Other other([&] { lock.emplace(OutputLock::beside(output_, "--output_folder")); });
-  EXPECT_THAT(refusal(),
-              AllOf(HasSubstr("--output_folder " + output_.string() + " is being written by "),
-                    HasSubstr("process " + other.pid() + " on " + host_name() + " since 20"),
-                    HasSubstr(file_.string())));
+  EXPECT_THAT(refusal(), HasSubstrs("--output_folder " + output_.string() + " is being written by ",
+                                    "process " + other.pid() + " on " + host_name() + " since 20",
+                                    file_.string()));
   EXPECT_EQ(message_of([&] { OutputLock::inside(folder_, "--save"); }), "");
 }
 
@@ -95,8 +89,8 @@ TEST_F(Lock, ListsLeaveItOut) {
 TEST_F(Lock, OfAnotherMachineIsRemovedByHand) {
   write_file(file_,
              "anymesh lock\nelsewhere\nid\n7\npretrain_gpt, process 7 on elsewhere since then");
-  EXPECT_THAT(refusal(), AllOf(HasSubstr("pretrain_gpt, process 7 on elsewhere since then"),
-                               HasSubstr("remove " + file_.string())));
+  EXPECT_THAT(refusal(), HasSubstrs("pretrain_gpt, process 7 on elsewhere since then",
+                                    "remove " + file_.string()));
   EXPECT_TRUE(fs::exists(file_));
   write_file(file_, "anymesh lock\n" + host_name() + "\nbefore it was started again\n7\nx");
   EXPECT_EQ(refusal(), "");

@@ -9,8 +9,6 @@
 namespace anymesh {
 namespace {
 
-namespace fs = std::filesystem;
-
 class OwnEntries : public TempFolder {
  protected:
   OwnEntries() {

@@ -1,6 +1,5 @@
 #include "framework/format/io/byte_source.h"
 
-#include <gmock/gmock.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -127,7 +126,7 @@ TEST_F(FileIo, TextReplacesAtomically) {
   write_text_atomically(folder_ / "latest", "global_step1");
   write_text_atomically(folder_ / "latest", "global_step2");
   EXPECT_EQ(read_text(folder_ / "latest"), "global_step2");
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}),
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}),
             1);  // nothing left beside it
 }
 
@@ -140,11 +139,11 @@ TEST_F(FileIo, ErrorsNameThePath) {
 // Things that may be in the place of a file. The reader must not wait for any of them.
 TEST_F(FileIo, WhatIsNoFileIsNamed) {
   ASSERT_EQ(mkfifo((folder_ / "fifo").c_str(), 0600), 0);
-  std::filesystem::create_symlink("fifo", folder_ / "link");
-  std::filesystem::create_symlink("loop", folder_ / "loop");
+  fs::create_symlink("fifo", folder_ / "link");
+  fs::create_symlink("loop", folder_ / "loop");
   write_file(folder_ / "pointer",
              "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 5\n");
-  const std::pair<std::filesystem::path, std::string> kinds[] = {
+  const std::pair<fs::path, std::string> kinds[] = {
       {folder_ / "fifo", "is a FIFO, expected a file"},
       {folder_ / "link", "is a FIFO, expected a file"},
       {folder_ / "loop", "cannot open: Too many levels of symbolic links"},
@@ -152,7 +151,7 @@ TEST_F(FileIo, WhatIsNoFileIsNamed) {
       {"/dev/null", "is a device, expected a file"},
       {folder_, "is a folder, expected a file"}};
   for (const auto& kind : kinds) {
-    const std::filesystem::path& path = kind.first;
+    const fs::path& path = kind.first;
     const std::string expected = path.string() + ": " + kind.second;
     EXPECT_TRUE(message_of([&] { File file(path); }).starts_with(expected)) << expected;
     EXPECT_TRUE(message_of([&] { InputFile file(path); }).starts_with(expected)) << expected;
@@ -183,18 +182,18 @@ TEST_F(FileIo, AFullDiskIsSaidByTheSystemsWords) {
   const std::string start = "cannot set 5000 bytes aside for " + (folder_ / "f.").string();
   EXPECT_EQ(message.substr(0, start.size()), start);
   EXPECT_EQ(message.substr(start.size() + 8), ".tmp: File too large");
-  EXPECT_TRUE(std::filesystem::is_empty(folder_));
+  EXPECT_TRUE(fs::is_empty(folder_));
 }
 
 TEST_F(FileIo, ANewFileHasANameThatNothingHad) {
-  std::set<std::filesystem::path> made;
+  std::set<fs::path> made;
   std::deque<NewFile> files;
   for (int i = 0; i < 20; ++i) {
     files.emplace_back(folder_ / "latest");
     EXPECT_TRUE(made.insert(files.back().path()).second);
     EXPECT_EQ(made_beside(files.back().path()), folder_ / "latest");
   }
-  for (const auto& path : made) EXPECT_TRUE(std::filesystem::exists(path));
+  for (const auto& path : made) EXPECT_TRUE(fs::exists(path));
   for (const char* other : {"latest.tmp", "latest", ".1234abcd.tmp", "latest.1234ABCD.tmp"})
     EXPECT_FALSE(made_beside(other)) << other;
 }
@@ -203,14 +202,14 @@ TEST_F(FileIo, WhatAKilledRunWasMakingGoesAndNothingElse) {
   const auto thesis = folder_ / "thesis", link = folder_ / "latest.00000001.tmp",
              other = folder_ / "other.00000001.tmp", left = folder_ / "latest.00000002.tmp";
   for (const auto& path : {thesis, other, left}) write_file(path, "thesis");
-  std::filesystem::create_symlink(thesis, link);
+  fs::create_symlink(thesis, link);
   const NewFile busy(folder_ / "latest");
-  EXPECT_FALSE(std::filesystem::exists(left));
+  EXPECT_FALSE(fs::exists(left));
   write_text_atomically(folder_ / "latest", "text");
   for (const auto& path : {thesis, other, link}) EXPECT_EQ(read_text(path), "thesis") << path;
-  EXPECT_TRUE(std::filesystem::exists(busy.path()));
+  EXPECT_TRUE(fs::exists(busy.path()));
   remove_unfinished(folder_, [](const auto& name) { return name == "other"; });
-  EXPECT_FALSE(std::filesystem::exists(other));
+  EXPECT_FALSE(fs::exists(other));
 }
 
 // The temporary name is a link to a file elsewhere, or a second name of one.
@@ -218,12 +217,11 @@ TEST_F(FileIo, LinksAreNotWrittenThrough) {
   const auto thesis = folder_ / "thesis", link = folder_ / "latest.tmp";
   write_file(thesis, "thesis");
   for (const bool hard : {false, true}) {
-    hard ? std::filesystem::create_hard_link(thesis, link)
-         : std::filesystem::create_symlink(thesis, link);
+    hard ? fs::create_hard_link(thesis, link) : fs::create_symlink(thesis, link);
     write_text_atomically(folder_ / "latest", "global_step1");
     EXPECT_NE(message_of([&] { DirectFile(link, 3); }), "") << hard;
     EXPECT_EQ(read_file(thesis), "thesis") << hard;
-    std::filesystem::remove(link);
+    fs::remove(link);
   }
 }
 

@@ -28,8 +28,6 @@ extern "C" int renameat2(int from_folder, const char* from, int to_folder, const
 namespace anymesh {
 namespace {
 
-namespace fs = std::filesystem;
-
 class Publish : public TempFolder {
  protected:
   Publish() { refusal = 0; }

@@ -1,7 +1,5 @@
 #include "framework/format/io/write_files.h"
 
-#include <gmock/gmock.h>
-
 #include <fstream>
 #include <numeric>
 
@@ -14,8 +12,6 @@
 
 namespace anymesh {
 namespace {
-
-namespace fs = std::filesystem;
 
 TensorRecord numbered(int64_t count, DType dtype = DType::kFloat32) {
   std::vector<std::byte> bytes(static_cast<size_t>(count) * element_size(dtype));
@@ -178,7 +174,7 @@ TEST_F(Stream, CutsNoElement) {
   layout.add("odd");
   layout.add(std::make_shared<Floats>(tensor.bytes));
   write_files({{folder_ / "f", layout}}, 3);
-  const auto bytes = read_bytes(*tensor.bytes);
+  const auto bytes = read_bytes(tensor);
   EXPECT_EQ(read_file(folder_ / "f"),
             "odd" + std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
 }

@@ -14,10 +14,10 @@ std::string refusal(const Value& map) {
   return message_of([&] { read(map); });
 }
 
-#define EXPECT_DAMAGED(map, text)                                          \
-  do {                                                                     \
-    EXPECT_THROW(read(map), DamagedFile);                                  \
-    EXPECT_NE(refusal(map).find(text), std::string::npos) << refusal(map); \
+#define EXPECT_DAMAGED(map, text)               \
+  do {                                          \
+    EXPECT_THROW(read(map), DamagedFile);       \
+    EXPECT_THAT(refusal(map), HasSubstr(text)); \
   } while (false)
 
 // Rows in two halves.
@@ -97,8 +97,7 @@ TEST(AffineMap, CutsForAnotherSizeOnlyByParts) {
 
   const AffineMap shared =
       read(map_of_slices({6}, 0, {{{0, 2, {0}}, {4, 2, {0, 1}}}, {{2, 2, {1}}, {4, 2, {0, 1}}}}));
-  EXPECT_NE(message_of([&] { shared.cut.even(); }).find("model.pt: says how tp 2 cuts"),
-            std::string::npos);
+  EXPECT_REFUSES(shared.cut.even(), "model.pt: says how tp 2 cuts");
   EXPECT_THROW(ShardLayout::make(shared.full, shared.cut, 4, 0), Unreadable);
 }
 
@@ -148,8 +147,7 @@ TEST(AffineMap, RefusesWhatNoCutCanSay) {
       {map_rank({2, 2}, {map_piece({2, 2}, map_view(0, {2, 1}), map_view(0, {1, 2}), {0})})});
   for (const Value& map : {map_of({4, 4}, quarters), transposed}) {
     EXPECT_THROW(read(map), Unreadable);
-    EXPECT_NE(refusal(map).find("expected pieces that are slices along one dim"),
-              std::string::npos);
+    EXPECT_THAT(refusal(map), HasSubstr("expected pieces that are slices along one dim"));
   }
   int64_t budget = 10;
   EXPECT_THROW(AffineMap::from_value(halves(), budget), Unreadable);

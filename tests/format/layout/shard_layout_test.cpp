@@ -187,10 +187,7 @@ TEST(ShardLayout, RefusesWhatDoesNotFit) {
   const auto make = [](Shape full, CutRule rule, int tp) {
     return ShardLayout::make(full, rule, tp, 0);
   };
-  EXPECT_NE(message_of([&] {
-              make({10, 2}, {}, 3);
-            }).find("10 is not divisible by the tensor-parallel size 3"),
-            std::string::npos);
+  EXPECT_REFUSES(make({10, 2}, {}, 3), "10 is not divisible by the tensor-parallel size 3");
   EXPECT_THROW(make({10}, {.dim = 1}, 2), DamagedFile);
   EXPECT_THROW(make({}, {}, 2), DamagedFile);
   EXPECT_THROW(make({10}, {.parts = {5, 6}}, 1), DamagedFile);

@@ -14,8 +14,6 @@
 namespace anymesh {
 namespace {
 
-namespace fs = std::filesystem;
-
 // Checkpoints of real systems, with their stage, so that "zero=N" leaves the mesh as it is.
 const char* const kSources[] = {"z1-fp32-dp2",        "z1-bf16-dp2",
                                 "z2-bf16-dp2-frozen", "z2-bf16-dp3",
@@ -134,7 +132,7 @@ TEST_F(Reshard, Bf16OptimizerOfZeRO0GoesOnAtZeRO1) {
       EXPECT_EQ(differences(tag_of(name), to(name + target)), "") << name << " to " << target;
     }
     EXPECT_THAT(refusal(tag_of(name), "dp=2"),
-                testing::HasSubstr("cannot load the BF16_Optimizer that it saves at ZeRO 0"));
+                HasSubstr("cannot load the BF16_Optimizer that it saves at ZeRO 0"));
   }
 }
 
@@ -189,7 +187,7 @@ TEST_F(Reshard, NamesAWayOutForElasticCheckpoints) {
     convert_to_universal({.input = source, .output = universal}, {});
     for (const fs::path& from : {source, universal})
       for (const std::string target : {"dp=3", "dp=2,zero=3", "dp=2,zero=0"})
-        EXPECT_THAT(refusal(from, target), testing::HasSubstr("{\"load_universal\": true}"));
+        EXPECT_THAT(refusal(from, target), HasSubstr("{\"load_universal\": true}"));
   }
 }
 
@@ -198,8 +196,7 @@ TEST_F(Reshard, RefusesASecondWriterOfTheFolderBeforeItPublishes) {
   fs::create_directory(folder_ / "shared");
   {
     const OutputLock other = OutputLock::inside(folder_ / "shared", "--output_folder");
-    EXPECT_THAT(message_of([&] { run(tag_of("z1-fp32-dp2"), "shared", "dp=3"); }),
-                testing::HasSubstr("is being written by"));
+    EXPECT_REFUSES(run(tag_of("z1-fp32-dp2"), "shared", "dp=3"), "is being written by");
     EXPECT_FALSE(fs::exists(to("shared")));
     EXPECT_FALSE(fs::exists(folder_ / "shared" / kLatestFile));
   }
@@ -214,7 +211,7 @@ TEST_F(Reshard, TakesTheFolderAboveATag) {
   fs::copy(tag_of("z1-fp32-dp2"), above / "global_step4");
   write_file(above / "zero_to_fp32.py", "script");
   EXPECT_THAT(run(above, "only", "dp=3").notes,
-              testing::ElementsAre(testing::HasSubstr("the only tag there is used, global_step4")));
+              ElementsAre(HasSubstr("the only tag there is used, global_step4")));
   write_file(above / kLatestFile, "global_step4");
   EXPECT_TRUE(run(above, "latest", "dp=3").notes.empty());
   EXPECT_EQ(read_text(folder_ / "latest" / "zero_to_fp32.py"), "script");
@@ -224,8 +221,8 @@ TEST_F(Reshard, NotesTheOrderThatATpOfMegatronAssumes) {
   const auto notes = [&](const std::string& target) {
     return testing::PrintToString(run(tag_of("z1-bf16-tp2pp2dp1"), target, target).notes);
   };
-  EXPECT_THAT(notes("tp=1"), testing::HasSubstr("query_key_value is cut as Megatron orders it"));
-  EXPECT_THAT(notes("pp=1"), testing::Not(testing::HasSubstr("query_key_value")));
+  EXPECT_THAT(notes("tp=1"), HasSubstr("query_key_value is cut as Megatron orders it"));
+  EXPECT_THAT(notes("pp=1"), Not(HasSubstr("query_key_value")));
 }
 
 TEST_F(Reshard, NotesPaddingOfTheVocabularyThatIsLost) {
@@ -237,9 +234,8 @@ TEST_F(Reshard, NotesPaddingOfTheVocabularyThatIsLost) {
   state.set(keys::kUniversalInfo, info.set(keys::kOriginalVocabSize, 500));
   write_torch_file(tag / model_states_file(0), state);
   EXPECT_THAT(testing::PrintToString(run(tag, "pp", "pp=2").notes),
-              testing::HasSubstr("rows 500 to 512 of the vocabulary are padding"));
-  EXPECT_THAT(testing::PrintToString(run(tag, "dp", "dp=1").notes),
-              testing::Not(testing::HasSubstr("padding")));
+              HasSubstr("rows 500 to 512 of the vocabulary are padding"));
+  EXPECT_THAT(testing::PrintToString(run(tag, "dp", "dp=1").notes), Not(HasSubstr("padding")));
 }
 
 // Names and keys of layer files are those of the model's code, which ds_reshard does not know.
@@ -303,18 +299,18 @@ TEST_F(Reshard, DealsOutAnew) {
 }
 
 TEST_F(Reshard, RefusesWhatCannotBe) {
-  EXPECT_THAT(refusal(tag_of("z1-bf16-dp2"), "zero=0"), testing::HasSubstr("give zero=1"));
+  EXPECT_THAT(refusal(tag_of("z1-bf16-dp2"), "zero=0"), HasSubstr("give zero=1"));
   EXPECT_THAT(refusal(tag_of("z1-bf16-tp2pp2dp1"), "zero=2"),
-              testing::HasSubstr("pipelines train with ZeRO 0 and 1 alone; give zero=1"));
-  EXPECT_THAT(refusal(tag_of("z1-fp32-dp2"), "tp=2"), testing::HasSubstr("leave tp and pp out"));
-  EXPECT_THAT(refusal(tag_of("z1-bf16-tp2pp2dp1"), "tp=3"), testing::HasSubstr("tp=3 cannot cut "));
+              HasSubstr("pipelines train with ZeRO 0 and 1 alone; give zero=1"));
+  EXPECT_THAT(refusal(tag_of("z1-fp32-dp2"), "tp=2"), HasSubstr("leave tp and pp out"));
+  EXPECT_THAT(refusal(tag_of("z1-bf16-tp2pp2dp1"), "tp=3"), HasSubstr("tp=3 cannot cut "));
   EXPECT_THAT(refusal(tag_of("z1-bf16-tp2pp2dp1"), "pp=5"),
-              testing::HasSubstr("pp=5 stages have only 4 layers"));
-  EXPECT_THAT(refusal(tag_of("z2-bf16-tp2dp2-nopipe"), "pp=2"), testing::HasSubstr("leave pp out"));
+              HasSubstr("pp=5 stages have only 4 layers"));
+  EXPECT_THAT(refusal(tag_of("z2-bf16-tp2dp2-nopipe"), "pp=2"), HasSubstr("leave pp out"));
   EXPECT_THAT(refusal(tag_of("z1-fp32-dp2"), "ep=2"),
-              testing::HasSubstr("the model has no experts; leave ep out"));
+              HasSubstr("the model has no experts; leave ep out"));
   EXPECT_THAT(refusal(tag_of("z1-bf16-tp2pp2dp1"), "dp=16000"),
-              testing::HasSubstr("are 64000 ranks, expected at most 16384"));
+              HasSubstr("are 64000 ranks, expected at most 16384"));
   for (const auto& [target, expected] : {std::pair{"dp", "a number from 1"},
                                          {"dp=0", "a number from 1"},
                                          {"dp=2,dp=3", "each key once"},
@@ -323,7 +319,7 @@ TEST_F(Reshard, RefusesWhatCannotBe) {
                                          {"cp=2", "expected dp="},
                                          {"ep=0", "a number from 1"},
                                          {"dp=2x", "a number from 1"}})
-    EXPECT_THAT(message_of([t = target] { ReshardTarget::parse(t); }), testing::HasSubstr(expected))
+    EXPECT_THAT(message_of([t = target] { ReshardTarget::parse(t); }), HasSubstr(expected))
         << target;
 }
 
@@ -331,11 +327,11 @@ TEST_F(Reshard, TouchesNothingOfOthers) {
   const fs::path source = tag_of("z1-fp32-dp2");
   fs::create_directories(to("a"));
   write_file(to("a") / "notes.txt", "mine");
-  EXPECT_THAT(message_of([&] { run(source, "a", "dp=3"); }), testing::HasSubstr("notes.txt"));
+  EXPECT_REFUSES(run(source, "a", "dp=3"), "notes.txt");
   EXPECT_EQ(read_text(to("a") / "notes.txt"), "mine");
   fs::create_directories(folder_ / "b");
   write_file(folder_ / "b" / "latest", "theirs");
-  EXPECT_THAT(message_of([&] { run(source, "b", "dp=3"); }), testing::HasSubstr("latest"));
+  EXPECT_REFUSES(run(source, "b", "dp=3"), "latest");
   EXPECT_EQ(read_text(folder_ / "b" / "latest"), "theirs");
   EXPECT_FALSE(fs::exists(to("b")));
   run(source, "c", "dp=3");
@@ -388,7 +384,7 @@ TEST_F(Reshard, ADamagedByteIsAnError) {
   bytes.at(place.offset) ^= 1;
   write_file(file, bytes);
   const std::string message = message_of([&] { run(source, "damaged", "dp=3"); });
-  EXPECT_THAT(message, testing::HasSubstr(file.filename().string()));
+  EXPECT_THAT(message, HasSubstr(file.filename().string()));
   EXPECT_FALSE(fs::exists(to("damaged"))) << message;
   EXPECT_FALSE(fs::exists(folder_ / "damaged" / kLatestFile));
 }
@@ -408,9 +404,8 @@ TEST_F(Reshard, CarriesWhatIsBeside) {
   EXPECT_EQ(read_text(folder_ / "three" / "rng_state_1.pth"), "rng_state_1.pth");
   EXPECT_EQ(one.beside,
             (std::vector<std::string>{"trainer_state.json", "rng_state.pth", "latest"}));
-  EXPECT_THAT(three.notes,
-              testing::ElementsAre("scheduler.pt: is a link, and is not copied",
-                                   testing::HasSubstr("rng_state_2.pth: no rank of the source")));
+  EXPECT_THAT(three.notes, ElementsAre("scheduler.pt: is a link, and is not copied",
+                                       HasSubstr("rng_state_2.pth: no rank of the source")));
   write_file(folder_ / "three" / "rng_state_2.pth.0123abcd.tmp", "half");  // a killed run's
   write_file(folder_ / "three" / "rng_state_1.pth.0123abcd.tmp", "half");
   run(source, "three", "dp=1");
@@ -426,10 +421,10 @@ TEST(Rounded, ToNearestEven) {
   const auto count = static_cast<int64_t>(values.size());
   const TensorRecord tensor = float_tensor({count}, values);
   using F = std::vector<float>;
-  EXPECT_EQ(floats(*as_float32(rounded(tensor, DType::kFloat16)).bytes),
+  EXPECT_EQ(floats(as_float32(rounded(tensor, DType::kFloat16))),
             (F{1, 1.00390625f, 1.01171875f, 65504, 65504, INFINITY, 0x1p-24f, 0, 0x1p-24f, -0.0f,
                INFINITY, INFINITY, -0x1p-14f, 0x1.ffcp-15f + 0x1p-25f}));
-  EXPECT_EQ(floats(*as_float32(rounded(tensor, DType::kBFloat16)).bytes),
+  EXPECT_EQ(floats(as_float32(rounded(tensor, DType::kBFloat16))),
             (F{1, 1, 1.015625f, 65536, 65536, 65536, 0x1p-24f, 0x1p-25f, 0x1.8p-25f, -0.0f,
                INFINITY, INFINITY, -0x1p-14f, 0x1p-14f}));
 }
@@ -440,8 +435,8 @@ TEST(Rounded, KeepsWhatFits) {
   for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);
   for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
     const TensorRecord tensor{dtype, {1 << 16}, false, bytes_of(all)};
-    const auto back = read_bytes(*rounded(as_float32(tensor), dtype).bytes);
-    const auto floats = anymesh::floats(*as_float32(tensor).bytes);
+    const auto back = read_bytes(rounded(as_float32(tensor), dtype));
+    const auto floats = anymesh::floats(as_float32(tensor));
     for (size_t i = 0; i < all.size(); ++i) {
       uint16_t bits;
       std::memcpy(&bits, &back[2 * i], 2);

@@ -8,8 +8,6 @@
 namespace anymesh {
 namespace {
 
-namespace fs = std::filesystem;
-
 class Source : public TempFolder {
  protected:
   // Copies a checkpoint for a test to damage.
@@ -121,22 +119,22 @@ TEST(ShardedCheckpoint, ReadsZero0AndZero3) {
 
 TEST_F(Source, SaysWhatIsMissing) {
   const fs::path tag = copy("z2-bf16-dp3");
-  EXPECT_NE(refusal(folder_ / "absent").find("does not exist; " + folder_.string() + " holds: c"),
-            std::string::npos);
+  EXPECT_THAT(refusal(folder_ / "absent"),
+              HasSubstr("does not exist; " + folder_.string() + " holds: c"));
   fs::remove(tag / optim_states_file(1, 0, true));
-  EXPECT_NE(refusal(tag).find(
-                "files are missing:\n  bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt\nIt holds"),
-            std::string::npos);
+  EXPECT_THAT(
+      refusal(tag),
+      HasSubstr("files are missing:\n  bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt\nIt holds"));
   fs::remove(tag / optim_states_file(2, 0, true));  // the highest: known from dp_world_size
-  EXPECT_NE(refusal(tag).find("bf16_zero_pp_rank_2"), std::string::npos);
+  EXPECT_THAT(refusal(tag), HasSubstr("bf16_zero_pp_rank_2"));
   fs::remove(tag / model_states_file(0));
-  EXPECT_NE(refusal(tag).find("has no *_model_states.pt"), std::string::npos);
+  EXPECT_THAT(refusal(tag), HasSubstr("has no *_model_states.pt"));
 }
 
 TEST_F(Source, RefusesAMissingModelParallelRank) {
   const fs::path tag = copy("z1-bf16-tp2pp2dp1");
   fs::remove(tag / model_states_file(2));
-  EXPECT_NE(refusal(tag).find("missing:\n  mp_rank_02_model_states.pt"), std::string::npos);
+  EXPECT_THAT(refusal(tag), HasSubstr("missing:\n  mp_rank_02_model_states.pt"));
 }
 
 // A name may claim any rank.
@@ -145,19 +143,16 @@ TEST_F(Source, ListsTwentyOfTheMissingFiles) {
                  optimizer = tag / optim_states_file(INT_MAX, 0, true);
   write_file(optimizer, "");
   std::string message = refusal(tag);
-  EXPECT_NE(message.find("missing:\n  bf16_zero_pp_rank_3_mp_rank_00_optim_states.pt\n"),
-            std::string::npos);
-  EXPECT_NE(message.find("_22_mp_rank_00_optim_states.pt\n  ... and 2147483624 more\nIt holds"),
-            std::string::npos);
+  EXPECT_THAT(message, HasSubstr("missing:\n  bf16_zero_pp_rank_3_mp_rank_00_optim_states.pt\n"));
+  EXPECT_THAT(message,
+              HasSubstr("_22_mp_rank_00_optim_states.pt\n  ... and 2147483624 more\nIt holds"));
   fs::remove(optimizer);
   write_file(model, "");
   message = refusal(tag);
-  EXPECT_NE(message.find("mp_rank_20_model_states.pt\n  ... and 2147483626 more"),
-            std::string::npos);
+  EXPECT_THAT(message, HasSubstr("mp_rank_20_model_states.pt\n  ... and 2147483626 more"));
   fs::remove(model);
   fs::copy(tag / optim_states_file(0, 0, true), tag / optim_states_file(0, 1, true));
-  EXPECT_NE(refusal(tag).find("missing:\n  mp_rank_01_model_states.pt\nIt holds"),
-            std::string::npos);
+  EXPECT_THAT(refusal(tag), HasSubstr("missing:\n  mp_rank_01_model_states.pt\nIt holds"));
 }
 
 TEST_F(Source, RefusesTwoFilesOfARank) {
@@ -189,7 +184,7 @@ TEST_F(Source, RefusesRanksThatDisagree) {
   edit(tag / model_states_file(3), [](Value& v) {
     v.set(keys::kParallelDimensions, Value::dict({{keys::kPpDegree, 1}, {keys::kTpDegree, 4}}));
   });
-  EXPECT_NE(refusal(tag).find("the same dimensions as in rank 0"), std::string::npos);
+  EXPECT_THAT(refusal(tag), HasSubstr("the same dimensions as in rank 0"));
 }
 
 // DeepSpeed's own converter believes such mappings and scrambles the parameters.
@@ -204,8 +199,7 @@ TEST_F(Source, RefusesAMappingThatIsNotTheLayout) {
     groups[0] = Value::ordered_dict(entries);
     v.set(keys::kOptimizerStateDict, state.set(keys::kParamSliceMappings, Value::list(groups)));
   });
-  EXPECT_NE(refusal(tag).find("elements at 1, but the parameters before it put"),
-            std::string::npos);
+  EXPECT_THAT(refusal(tag), HasSubstr("elements at 1, but the parameters before it put"));
 }
 
 TEST_F(Source, RefusesMoreElementsThanCanBeCounted) {
@@ -261,7 +255,7 @@ TEST_F(Source, TakesAStageByName) {
   pickle_by_name("gradients");
   EXPECT_EQ(open_sharded_checkpoint(tag, 1).stage, 2);
   pickle_by_name("__class__");
-  EXPECT_NE(refusal(tag).find("['zero_stage']: expected a ZeRO stage"), std::string::npos);
+  EXPECT_THAT(refusal(tag), HasSubstr("['zero_stage']: expected a ZeRO stage"));
 }
 
 TEST_F(Source, RefusesRanksAtDifferentSteps) {
@@ -274,7 +268,7 @@ TEST_F(Source, RefusesRanksAtDifferentSteps) {
     v.set(keys::kOptimizerStateDict,
           state.set(keys::kBaseOptimizerState, base.set(keys::kState, Value::dict(entries))));
   });
-  EXPECT_NE(refusal(tag).find("as on other ranks"), std::string::npos);
+  EXPECT_THAT(refusal(tag), HasSubstr("as on other ranks"));
 }
 
 TEST_F(Source, RefusesAnOrderOfParametersThatNothingTells) {
@@ -289,9 +283,8 @@ TEST_F(Source, RefusesAnOrderOfParametersThatNothingTells) {
   const auto states_refused = [&](bool module_order) {
     return open_sharded_checkpoint(tag, 2, nullptr, module_order).states_refused;
   };
-  EXPECT_NE(states_refused(true).find("with and one without weight decay"), std::string::npos);
-  EXPECT_NE(states_refused(false).find("DeepSpeed does not record which at ZeRO 0"),
-            std::string::npos);
+  EXPECT_THAT(states_refused(true), HasSubstr("with and one without weight decay"));
+  EXPECT_THAT(states_refused(false), HasSubstr("DeepSpeed does not record which at ZeRO 0"));
 }
 
 TEST(ParallelFor, RethrowsTheFirstFailure) {

@@ -11,7 +11,7 @@ TEST(Float32, ConvertsEveryDtypeAsTorchDoes) {
   const auto convert = [](DType dtype, auto values) {
     const TensorRecord tensor{
         dtype, {static_cast<int64_t>(values.size())}, false, bytes_of(values)};
-    return floats(*as_float32(tensor).bytes);
+    return floats(as_float32(tensor));
   };
   using Half = std::vector<uint16_t>;
   EXPECT_EQ(convert(DType::kBFloat16, Half{0x3F80, 0xC000, 0x0001}),

@@ -1,7 +1,5 @@
 #include "framework/format/torch_file/elements.h"
 
-#include <gmock/gmock.h>
-
 #include <cmath>
 #include <limits>
 
@@ -20,7 +18,7 @@ TensorRecord tensor_of(DType dtype, const std::vector<T>& raw) {
 
 TEST(Elements, Float8AsTorchReadsIt) {
   const auto read = [](DType dtype, const std::vector<uint8_t>& raw) {
-    return floats(*as_float32(tensor_of(dtype, raw)).bytes);
+    return floats(as_float32(tensor_of(dtype, raw)));
   };
   using F = std::vector<float>;
   EXPECT_EQ(read(DType::kFloat8E4M3fn, {0x38, 0x7E, 0x01, 0xB9}), (F{1, 448, 0x1p-9f, -1.125f}));

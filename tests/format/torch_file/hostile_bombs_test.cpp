@@ -100,11 +100,11 @@ class Bombs : public TempFolder {
       Value value;
       try {
         value = read_torch_file(path_);
-        for_each_tensor(value, [](const TensorRecord& t) { read_bytes(*t.bytes); });
+        for_each_tensor(value, [](const TensorRecord& t) { read_bytes(t); });
         if (result) *result = value;
       } catch (const std::exception& error) {
         message = error.what();
-        EXPECT_NE(message.find(path_.string()), std::string::npos) << message;
+        EXPECT_THAT(message, HasSubstr(path_.string()));
       }
     }
     const int64_t twice = 2 * static_cast<int64_t>(content.size());
@@ -123,13 +123,13 @@ class Bombs : public TempFolder {
     std::printf("%d files, at most %ld KiB beyond twice the file\n", count_, most_ / 1024);
   }
 
-  std::filesystem::path path_ = folder_ / "bomb.pt";
+  fs::path path_ = folder_ / "bomb.pt";
   int64_t most_ = INT64_MIN;
   int count_ = 0;
 };
 
 #define EXPECT_REFUSED(message, part) \
-  EXPECT_NE((message).find(part), std::string::npos) << "got: " << (message)
+  EXPECT_THAT((message), HasSubstr(part)) << "got: " << (message)
 
 // ---- pickles
 
@@ -145,7 +145,7 @@ TEST_F(Bombs, CodeIsKeptAsDataAndNeverRun) {
     write_torch_file(folder_ / "copy.pt", value);
     EXPECT_EQ(read_torch_file(folder_ / "copy.pt"), value);
   }
-  EXPECT_FALSE(std::filesystem::exists(marker));
+  EXPECT_FALSE(fs::exists(marker));
 }
 
 TEST_F(Bombs, SizesBeyondTheFile) {

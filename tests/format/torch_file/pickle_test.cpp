@@ -1,7 +1,5 @@
 #include "framework/format/torch_file/pickle.h"
 
-#include <gmock/gmock.h>
-
 #include <cmath>
 #include <limits>
 
@@ -159,10 +157,10 @@ TEST(Pickle, TensorsAreViewsOfStorages) {
            "ccollections\nOrderedDict\n)RtR.";
   };
   const Value view = decode(tensor("K\x01", "K\x02\x85", "K\x01\x85"), open);
-  EXPECT_EQ(floats(*view.as_tensor().bytes), (std::vector<float>{1, 2}));
+  EXPECT_EQ(floats(view.as_tensor()), (std::vector<float>{1, 2}));
   const Value transposed =
       decode(tensor(bytes({'K', 0}), "K\x03K\x02\x86", "K\x01K\x03\x86"), open);
-  EXPECT_EQ(floats(*transposed.as_tensor().bytes), (std::vector<float>{0, 3, 1, 4, 2, 5}));
+  EXPECT_EQ(floats(transposed.as_tensor()), (std::vector<float>{0, 3, 1, 4, 2, 5}));
   EXPECT_THROW(decode(tensor("K\x05", "K\x02\x85", "K\x01\x85"), open),
                DamagedFile);  // beyond the end
   EXPECT_THROW(decode(tensor("J\xFF\xFF\xFF\xFF", "K\x02\x85", "K\x01\x85"), open), DamagedFile);
@@ -196,7 +194,7 @@ TEST(Pickle, KeepsTensorsAndStoragesOfKindsThatItDoesNotKnow) {
   }
   EXPECT_NE(bare, unknown);
   EXPECT_EQ(unknown.found(), "object of class torch.QUInt4x2Storage");
-  EXPECT_EQ(read_bytes(*bare.as_object().args.at(0).as_tensor().bytes), read_bytes(*six));
+  EXPECT_EQ(read_bytes(bare.as_object().args.at(0).as_tensor()), read_bytes(*six));
   EXPECT_EQ(message_of([&] {
               Value::dict({{"w", quantized}}).named("f.pt").at("w").as_tensor();
             }),
@@ -370,7 +368,7 @@ TEST(HostilePickle, IsRefusedWithItsReason) {
             "expected the class of a torch storage, found os.system"}}) {
     const std::string message = message_of([&] { decode(hostile.text); });
     EXPECT_EQ(message.empty(), *hostile.message == '\0') << hostile.what << ": " << message;
-    EXPECT_THAT(message, testing::HasSubstr(hostile.message)) << hostile.what;
+    EXPECT_THAT(message, HasSubstr(hostile.message)) << hostile.what;
   }
 }
 

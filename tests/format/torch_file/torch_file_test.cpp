@@ -1,7 +1,5 @@
 #include "framework/format/torch_file/torch_file.h"
 
-#include <gmock/gmock.h>
-
 #include "framework/format/io/crc32.h"
 #include "framework/format/layout/names.h"
 #include "framework/format/torch_file/zip.h"
@@ -13,9 +11,9 @@ namespace {
 
 using TorchFile = TempFolder;
 
-std::vector<std::filesystem::path> torch_files(const std::filesystem::path& folder) {
-  std::vector<std::filesystem::path> files;
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+std::vector<fs::path> torch_files(const fs::path& folder) {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
     if (entry.path().extension() == ".pt") files.push_back(entry.path());
   }
   return files;
@@ -77,7 +75,7 @@ TEST_F(TorchFile, TiedTensorsShareOneStorage) {
   const TensorRecord tied = float_tensor({2, 2}, {1, 2, 3, 4});
   const auto result = write_torch_file(
       folder_ / "t.pt", Value::dict({{"a", tied}, {"b", tied}, {"c", float_tensor({0}, {})}}));
-  EXPECT_EQ(result.bytes, std::filesystem::file_size(folder_ / "t.pt"));
+  EXPECT_EQ(result.bytes, fs::file_size(folder_ / "t.pt"));
   const std::string content = read_file(folder_ / "t.pt");
   EXPECT_EQ(result.crcs[0], crc32(std::as_bytes(std::span(content))));
   const ZipReader zip(folder_ / "t.pt");
@@ -113,7 +111,7 @@ TEST_F(TorchFile, LargeTensorsAreStreamed) {
   std::vector<float> values(3 << 20);
   for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
   write_torch_file(folder_ / "t.pt", float_tensor({3 << 20}, values));
-  EXPECT_EQ(floats(*read_torch_file(folder_ / "t.pt").as_tensor().bytes), values);
+  EXPECT_EQ(floats(read_torch_file(folder_ / "t.pt").as_tensor()), values);
 }
 
 TEST_F(TorchFile, RefusesATensorOfTheWrongSize) {

@@ -46,7 +46,7 @@ TEST(Value, WhatATemporaryGivesMayBeKept) {
   const std::string& name = tree.at("name").as_string();
   const TensorRecord& tensor = tree.at("t").as_tensor();
   EXPECT_EQ(name, std::string(100, 'x'));
-  EXPECT_EQ(floats(*tensor.bytes), std::vector<float>{1});
+  EXPECT_EQ(floats(tensor), std::vector<float>{1});
 }
 
 TEST(Value, ObjectsHaveAttributes) {

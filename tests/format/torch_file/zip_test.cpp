@@ -1,7 +1,5 @@
 #include "framework/format/torch_file/zip.h"
 
-#include <gmock/gmock.h>
-
 #include <algorithm>
 
 #include "framework/format/torch_file/record_checksums.h"
@@ -13,7 +11,7 @@ namespace {
 
 class Zip : public TempFolder {
  protected:
-  std::filesystem::path path_ = folder_ / "t.zip";
+  fs::path path_ = folder_ / "t.zip";
 
   std::string write_two() {
     write_zip(path_, {{"t/first", "hello"}, {"t/empty", ""}, {"t/second", "abcdef"}});
@@ -52,7 +50,7 @@ TEST_F(Zip, ChecksNothingIfAllChecksumsAreZero) {
     std::memcpy(content.data() + at - 30, &crc, sizeof crc);  // the entry has its CRC at byte 16
   };
   patch("t/first", 0);
-  EXPECT_NE(message_for(content).find("record t/first"), std::string::npos);
+  EXPECT_THAT(message_for(content), HasSubstr("record t/first"));
   patch("t/second", 0);
   EXPECT_EQ(message_for(content), "");
   RecordChecksums checks;
@@ -63,9 +61,9 @@ TEST_F(Zip, ChecksNothingIfAllChecksumsAreZero) {
   bytes->read(2, std::span(&one, 1));
   checks.finish(1);
   EXPECT_EQ(checks.finish_own().size(), 0u);
-  EXPECT_NE(checks.note().find(path_.string() + ": torch wrote no checksums"), std::string::npos);
+  EXPECT_THAT(checks.note(), HasSubstr(path_.string() + ": torch wrote no checksums"));
   patch("t/second", 7);
-  EXPECT_NE(message_for(content).find("record t/first"), std::string::npos);
+  EXPECT_THAT(message_for(content), HasSubstr("record t/first"));
 }
 
 // Returns the directory of `zip` as if its content began at `shift`, with offsets in zip64 fields.
@@ -95,8 +93,8 @@ TEST_F(Zip, LargeOffsetsUseZip64) {
   const std::string content = write_two();
   const uint64_t hole = uint64_t{5} << 30;
   const std::string directory = shifted_directory(ZipReader(path_), content, hole);
-  std::filesystem::resize_file(path_, 0);
-  std::filesystem::resize_file(path_, hole);
+  fs::resize_file(path_, 0);
+  fs::resize_file(path_, hole);
   std::ofstream(path_, std::ios::binary | std::ios::app)
       << content.substr(0, content.find("PK\1\2")) << directory;
   const ZipReader zip(path_);
@@ -187,8 +185,8 @@ TEST_F(Zip, NoChangedByteOfTheDirectoryCrashes) {
 TEST_F(Zip, EncryptedRecordsAndOtherFilesAreRefused) {
   std::string content = write_two();
   content.replace(content.find("PK\1\2") + 8, 2, std::string("\x01\0", 2));
-  EXPECT_THAT(message_for(content), testing::HasSubstr("encrypted"));
-  EXPECT_THAT(message_for("not a zip"), testing::HasSubstr("not a valid zip"));
+  EXPECT_THAT(message_for(content), HasSubstr("encrypted"));
+  EXPECT_THAT(message_for("not a zip"), HasSubstr("not a valid zip"));
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 // under the output's name, and the next conversion ends in the same bytes.
 #include "tests/support/failing_calls.h"
 
-#include <gmock/gmock.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,9 +16,6 @@
 
 namespace anymesh {
 namespace {
-
-namespace fs = std::filesystem;
-using ::testing::AnyOf;
 
 class FailingCalls : public TempFolder {
  protected:

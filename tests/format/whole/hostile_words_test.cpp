@@ -19,8 +19,6 @@
 namespace anymesh {
 namespace {
 
-namespace fs = std::filesystem;
-
 const std::vector<std::string>& words() {
   static const std::vector<std::string> all = {"\x1b[2J\x1b[31mred",
                                                "a\nproblem: none\r",
@@ -199,7 +197,7 @@ TEST_F(HostileWords, InThePlaceOfAFile) {
       kinds[kind](file);
       for (const std::string& text : all_say(folder_ / "checkpoint")) {
         if (text.find("git-lfs") == std::string::npos) continue;
-        EXPECT_NE(text.find(file.filename().string()), std::string::npos) << text;
+        EXPECT_THAT(text, HasSubstr(file.filename().string()));
       }
       if (kind != 0) continue;
       const std::string text =
@@ -222,8 +220,7 @@ TEST_F(HostileWords, ManyParameters) {
   Synthetic source{.dp = 2};
   for (int i = 0; i < 10'000; ++i) source.parameters.push_back({"p" + std::to_string(i), {1}});
   source.write(folder_ / "tag");
-  EXPECT_NE(said([&] { return inspect(folder_ / "tag").text; }).find("10000 parameters"),
-            std::string::npos);
+  EXPECT_THAT(said([&] { return inspect(folder_ / "tag").text; }), HasSubstr("10000 parameters"));
   EXPECT_EQ(verify(folder_ / "tag").code, 0);
   EXPECT_EQ(diff(folder_ / "tag", folder_ / "tag").code, 0);
 }
@@ -241,7 +238,7 @@ TEST_F(HostileWords, ManyTensorsAndFiles) {
   header += "}";
   const fs::path model = folder_ / "model.safetensors";
   write_file(model, Fields().u64(header.size()).text(header).text(std::string(kMany, 'x')).bytes());
-  EXPECT_NE(said([&] { return inspect(model).text; }).find("200000 parameters"), std::string::npos);
+  EXPECT_THAT(said([&] { return inspect(model).text; }), HasSubstr("200000 parameters"));
   const Manifest manifest = Manifest::from_json(
       R"({"format":"anymesh checkpoint","version":1,"tag":"t","iteration":1,"files":[)" + files +
           "]}",

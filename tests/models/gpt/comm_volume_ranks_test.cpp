@@ -1,6 +1,5 @@
 // Compares the traffic of one training step, counted in the communicator, with the closed form of
 // docs/scaling.md, and in processes with the bytes that MPI was given to send.
-#include <gtest/gtest.h>
 #include <mpi.h>
 
 #include "framework/pipeline/pipeline_engine.h"

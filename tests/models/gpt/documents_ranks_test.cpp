@@ -1,6 +1,5 @@
 // A document in a sample of several is what it is alone.
 #include <ATen/Functions.h>
-#include <gtest/gtest.h>
 
 #include "models/gpt/documents.h"
 #include "models/gpt/gpt_model.h"

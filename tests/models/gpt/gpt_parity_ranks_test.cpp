@@ -1,6 +1,5 @@
 // Compares a model on a mesh of up to 8 ranks with the same model in one process in plain
 // torch::nn, in float64.
-#include <gtest/gtest.h>
 
 #include <map>
 #include <mutex>

@@ -1,10 +1,8 @@
 #include "framework/zero/offload/streamer.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "framework/kernels/adamw_sweeps.h"
 #include "tests/support/file_size_limit.h"
+#include "tests/support/message_of.h"
 
 namespace anymesh {
 namespace {
@@ -139,7 +137,7 @@ TEST(Streamer, ThrowsWhatWorkAndDisksThrow) {
       sweep([](const Streamer::Block& block) { block.tensors[0].add_(1); });
       ADD_FAILURE() << "a failed write went by";
     } catch (const std::runtime_error& error) {
-      EXPECT_THAT(error.what(), testing::HasSubstr("of the swap file: File too large"));
+      EXPECT_THAT(error.what(), HasSubstr("of the swap file: File too large"));
     }
   }
   sweep([](const Streamer::Block& block) { block.tensors[0].fill_(3); });

@@ -1,6 +1,5 @@
 // Compares the logits of a text that is read piece by piece, with keys and values kept, with those
 // of the whole sequence as training computes them.
-#include <gtest/gtest.h>
 
 #include "models/gpt/generation/decoder.h"
 #include "tests/support/message_of.h"
@@ -110,8 +109,7 @@ RANKS_TEST_P(DecoderTest, RefusesATextBeyondItsTables) {
   Decoder decoder(model_);
   decoder.append(tokens_);
   const std::string message = message_of([&] { decoder.append(tokens_.narrow(1, 0, 1)); });
-  EXPECT_NE(message.find("a text of 12 tokens: there are tables for 11"), std::string::npos)
-      << message;
+  EXPECT_THAT(message, HasSubstr("a text of 12 tokens: there are tables for 11"));
   EXPECT_EQ(decoder.length(), kLength);
 }
 
