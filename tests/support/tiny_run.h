@@ -72,6 +72,14 @@ struct TinyRun {
     return loss;
   }
 
+  // Saves after each step.
+  void train_and_save(int steps, const fs::path& folder) {
+    for (int i = 0; i < steps; ++i) {
+      train(1);
+      engine.save_checkpoint(folder);
+    }
+  }
+
   // Returns the masters, moments and counters of this rank.
   std::vector<torch::Tensor> state() {
     std::vector<torch::Tensor> state;
@@ -128,6 +136,13 @@ inline void flip(const fs::path& file, uint64_t at) {
   stream.put(byte);
 }
 
+// Does this on the first rank, while the others wait for it.
+template <class Work>
+void on_first_rank(const Work& work) {
+  if (test_world()->rank() == 0) work();
+  test_world()->barrier();
+}
+
 // A folder that all ranks share, empty at the start.
 class SharedFolder : public RankFixture {
  public:
@@ -142,8 +157,7 @@ class SharedFolder : public RankFixture {
   // Removes the folder when no rank uses it any more.
   void clear() {
     test_world()->barrier();
-    if (test_world()->rank() == 0) fs::remove_all(folder_);
-    test_world()->barrier();
+    on_first_rank([&] { fs::remove_all(folder_); });
   }
 
   fs::path folder_;

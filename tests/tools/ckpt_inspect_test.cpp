@@ -49,8 +49,7 @@ TEST_F(Ckpt, ReadsSafetensors) {
   write_safetensors(folder_ / "model.safetensors", {{"a.weight", float_tensor({2}, {1, 2})}});
   EXPECT_EQ(verify(folder_).code, 0);
   const Outcome shown = inspect(folder_);
-  EXPECT_EQ(shown.code, 0);
-  EXPECT_TRUE(shown.says("    a.weight: float32 tensor of shape [2]\n")) << shown.text;
+  expect_well(shown, "    a.weight: float32 tensor of shape [2]\n");
   write_torch_file(folder_ / "w.bin", Value::dict({{"a.weight", float_tensor({2}, {1, 3})}}));
   expect_problem(diff(folder_, folder_ / "w.bin"), "a.weight fp32: differs in 1 of 2 elements");
   fs::resize_file(folder_ / "model.safetensors", fs::file_size(folder_ / "model.safetensors") - 1);

@@ -33,6 +33,11 @@ inline Outcome inspect(const fs::path& path, bool all = false) {
   return {code, out.str()};
 }
 
+inline void expect_well(const Outcome& outcome, const std::string& part = "") {
+  EXPECT_EQ(outcome.code, 0) << outcome.text;
+  EXPECT_TRUE(outcome.says(part)) << outcome.text;
+}
+
 inline void expect_problem(const Outcome& outcome, const std::string& part) {
   EXPECT_EQ(outcome.code, 1);
   EXPECT_TRUE(outcome.says(part)) << outcome.text;

@@ -1,15 +1,10 @@
 // Runs the program as a user calls it: flags, exit codes, printed text.
 
-#include <signal.h>
 #include <sys/wait.h>
-#include <unistd.h>
-
-#include <map>
 
 #include "framework/format/io.h"
 #include "framework/format/layout.h"
 #include "tests/support/fixtures.h"
-#include "tests/support/synthetic.h"
 
 namespace anymesh {
 namespace {
@@ -79,95 +74,10 @@ TEST_F(Tool, DryRunPrintsThePlanAndLeavesNothing) {
   EXPECT_TRUE(fs::is_empty(folder_));
 }
 
-// Kills the program (kill -9) once a number of files is there, and starts it again, until one run
-// is quicker than that.
-class Interrupted : public Tool {
- protected:
-  using Tree = std::map<std::string, std::string>;
-
-  void SetUp() override {
-    Synthetic source{.dp = 2, .tp = 2};
-    for (const char* name : {"a.weight", "b.weight", "c.weight", "d.weight"})
-      source.parameters.push_back({name, {512, 1024}});
-    source.info = Value::dict(
-        {{keys::kUniversalVersion, 0.4}, {keys::kRowParallelPatterns, Value::list({"b.weight"})}});
-    source.write(folder_ / "global_step1");
-  }
-
-  static Tree tree(const fs::path& folder) {
-    Tree files;
-    for (const auto& entry : fs::recursive_directory_iterator(folder))
-      if (entry.is_regular_file())
-        files[fs::relative(entry.path(), folder)] = read_file(entry.path());
-    return files;
-  }
-
-  size_t files_begun() const {
-    size_t count = 0;
-    std::error_code gone;  // when the folder gets its name
-    const fs::path zero = output_.string() + std::string(kTemporarySuffix) + "/zero";
-    for (fs::recursive_directory_iterator entry(zero, gone), end; entry != end;
-         entry.increment(gone))
-      count += entry->is_regular_file(gone);
-    return count;
-  }
-
-  // Returns whether it was killed.
-  bool run_until(size_t files) const {
-    const pid_t child = fork();
-    if (child == 0) {
-      execl(ANYMESH_TOOL, ANYMESH_TOOL, "--input_folder", (folder_ / "global_step1").c_str(),
-            "--output_folder", output_.c_str(), "--num_merge_workers", "2", nullptr);
-      _exit(127);
-    }
-    int status = 0;
-    while (waitpid(child, &status, WNOHANG) == 0)
-      if (files_begun() >= files) kill(child, SIGKILL);
-    return WIFSIGNALED(status);
-  }
-};
-
-TEST_F(Interrupted, GoesOnAndEndsInTheSameBytes) {
-  const std::string arguments = "--input_folder " + (folder_ / "global_step1").string() +
-                                " --output_folder " + output_.string();
-  ASSERT_EQ(run(arguments), 0) << printed_;
-  const Tree expected = tree(output_);
-  ASSERT_EQ(expected.size(), 4u * 4 + 1 + 4 + 1);
-  fs::remove_all(output_);
-  int killed = 0;
-  for (const size_t files : {1, 6, 9, 3, 12}) {
-    if (!run_until(files)) break;
-    ++killed;
-    EXPECT_FALSE(fs::exists(output_));
-  }
-  EXPECT_GE(killed, 1);
-  const fs::path temporary = output_.string() + std::string(kTemporarySuffix);
-  if (fs::exists(temporary)) {
-    write_file(temporary / "zero" / "a.weight" / "fp32.pt", "of another time");
-    write_file(temporary / "zero" / "stray.pt", "thesis");
-    EXPECT_EQ(run(arguments), 1);
-    EXPECT_TRUE(has_printed("zero/stray.pt is not of a run of ours")) << printed_;
-    EXPECT_EQ(read_file(temporary / "zero" / "stray.pt"), "thesis");
-    fs::remove(temporary / "zero" / "stray.pt");
-  }
-  ASSERT_EQ(run(arguments), 0) << printed_;
-  EXPECT_EQ(tree(output_), expected);
-  EXPECT_FALSE(fs::exists(temporary));
-}
-
 TEST_F(Tool, WarnsOfMissingRulesWhereThereIsNothingToMerge) {
   EXPECT_EQ(run(input_ + " --output_folder " + output_.string()), 0);
   EXPECT_TRUE(has_printed("warning: ")) << printed_;
   EXPECT_TRUE(has_printed("it has one tp rank, so there is nothing to merge")) << printed_;
-}
-
-TEST_F(Tool, HelpNamesEveryFlag) {
-  EXPECT_EQ(run("--help"), 0);
-  for (const char* flag :
-       {"--input_folder", "--output_folder", "--num_extract_workers", "--num_merge_workers",
-        "--keep_temp_folder", "--dry-run", "--no_strict", "--inject_missing_state"}) {
-    EXPECT_TRUE(has_printed(flag)) << flag;
-  }
 }
 
 }  // namespace

@@ -293,10 +293,6 @@ TEST_F(HfFolder, ReplacesNothingButAnExport) {
   fs::remove(back_ / "tokenizer.json");
   write_file(back_ / "chat.tmpl", "my own");
   EXPECT_THAT(message_of(refused), HasSubstr("has chat.tmpl, which is of no earlier export"));
-  fs::create_directories(folder_ / "home" / "global_step0_universal");
-  write_file(folder_ / "home" / "global_step0_universal" / "diary", "dear diary");
-  EXPECT_REFUSES(import_hf(theirs_, folder_ / "home", {}),
-                 "global_step0_universal/diary; it would be replaced");
   write_file(theirs_ / kHfConfigFile, "{}");
   EXPECT_REFUSES(export_gpt({.checkpoint = save_, .output = theirs_}),
                  "is not an unchanged export of ours, or not that alone, by ",

@@ -1,12 +1,8 @@
 // Converters and exporters must never remove or replace files that are not theirs, write through a
 // link, mix two outputs, or copy files while they change.
 
-#include <sys/wait.h>
-
 #include <atomic>
-#include <fstream>
 #include <functional>
-#include <map>
 #include <thread>
 
 #include "framework/format/folder.h"
@@ -16,25 +12,18 @@
 #include "framework/format/torch_file.h"
 #include "framework/format/whole.h"
 #include "tests/support/checkpoints.h"
-#include "tests/tools/hf_models.h"
-#include "tools/hf/gpt/convert.h"
-#include "tools/hf/gpt/parameters.h"
+#include "tests/support/tree.h"
+#include "tests/tools/hf_folder.h"
 
 namespace anymesh {
 namespace {
 
-using Tree = std::map<std::string, std::string>;
-
-// Returns the contents by name. A link has its target as content, and a folder has none.
-Tree tree(const fs::path& folder) {
-  Tree entries;
-  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
-    const std::string name = fs::relative(entry.path(), folder);
-    entries[name] = entry.is_symlink()        ? "-> " + fs::read_symlink(entry.path()).string()
-                    : entry.is_regular_file() ? read_file(entry.path())
-                                              : "";
-  }
-  return entries;
+// Expects `work` to end with an error that names `entry`, and all in the folder to stay as it is.
+template <class Work>
+void expect_refused(const fs::path& folder, const fs::path& entry, Work work) {
+  const Tree before = tree(folder);
+  EXPECT_THAT(work(), HasSubstr(entry.string()));
+  EXPECT_EQ(tree(folder), before) << entry;
 }
 
 class Outputs : public TempFolder {
@@ -50,12 +39,9 @@ class Outputs : public TempFolder {
     options.output = output;
     return message_of([&] { export_fp32(options, {}); });
   }
-  // Expects `work` to end with an error that names `entry`, and all in the folder to stay as it is.
   template <class Work>
   void expect_refused(const fs::path& entry, Work work) const {
-    const Tree before = tree(folder_);
-    EXPECT_THAT(work(), HasSubstr(entry.string()));
-    EXPECT_EQ(tree(folder_), before) << entry;
+    anymesh::expect_refused(folder_, entry, work);
   }
 
   const fs::path output_ = folder_ / "o", thesis_ = folder_ / "thesis.txt";
@@ -137,36 +123,6 @@ TEST_F(Outputs, TheSecondConverterLooksAtNothingThatTheFirstBuilds) {
   fs::create_directories(temporary_of(output_) / "zero" / "w");
   std::ofstream(temporary_of(output_) / "zero" / "w" / "fp32.pt") << "half";
   EXPECT_THAT(convert(tag_of("z1-bf16-dp2")), HasSubstr("is being written by"));
-}
-
-// Two processes, each with its own checkpoint.
-TEST_F(Outputs, TwoConvertersNeverMix) {
-  const std::string names[] = {"z1-bf16-dp2", "z2-bf16-dp3"};
-  std::vector<Tree> results;
-  for (const std::string& name : names) {
-    ASSERT_EQ(convert(tag_of(name)), "");
-    results.push_back(tree(output_));
-  }
-  ASSERT_NE(results[0], results[1]);
-  for (int round = 0; round < 6; ++round) {
-    fs::remove_all(output_);
-    std::vector<pid_t> children;
-    for (const std::string& name : names) {
-      children.push_back(fork());
-      if (children.back() != 0) continue;
-      const std::string message = convert(tag_of(name));
-      _exit(message.empty() ? 0 : message.find("is being written by") == std::string::npos ? 1 : 2);
-    }
-    int done = 0;
-    for (const pid_t child : children) {
-      int status = -1;
-      waitpid(child, &status, 0);
-      ASSERT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) != 1);
-      done += WEXITSTATUS(status) == 0;
-    }
-    EXPECT_GE(done, 1);
-    EXPECT_THAT(results, Contains(tree(output_)));
-  }
 }
 
 TEST_F(Outputs, CopiesAreCheckedLikeWhatIsMerged) {
@@ -302,6 +258,22 @@ TEST_F(Outputs, NoneIsWrittenIntoItsSource) {
   }
 }
 
+// A conversion that was killed may have left files of another content, and the user's beside them.
+TEST_F(Outputs, GoesOnFromFilesOfAnotherTime) {
+  ASSERT_EQ(convert(), "");
+  const Tree expected = tree(output_);
+  fs::remove_all(output_);
+  const fs::path file = "zero/ln_f.weight/fp32.pt", temporary = temporary_of(output_),
+                 stray = temporary / "zero" / "stray.pt";
+  prepare_build_folder(temporary, {.files = {file}});
+  write_file(temporary / file, "of another time");
+  write_file(stray, "thesis");
+  expect_refused(stray, [this] { return convert(); });
+  fs::remove(stray);
+  EXPECT_EQ(convert(), "");
+  EXPECT_EQ(tree(output_), expected);
+}
+
 // The user's folder has the name to which a replaced one moves where a file system cannot swap.
 TEST_F(Outputs, AFolderOfTheUsersKeepsItsName) {
   const fs::path mine = replaced_of(output_) / "zero" / "thesis.txt";
@@ -331,20 +303,10 @@ TEST_F(Outputs, AnExportRemovesWhatAKilledOneLeftAndNoOtherTemporaryFile) {
   EXPECT_THAT(export_to(w), HasSubstr("is being written by"));
 }
 
-class HfOutputs : public Outputs {
+class HfOutputs : public HfFolder {
  protected:
   HfOutputs() {
-    HfModel model = tiny("llama");
-    fs::create_directories(theirs_);
-    write_file(theirs_ / kHfConfigFile, hf_config_text(model));
-    NamedTensors tensors;
-    for (const HfParameter& parameter : hf_parameters(model))
-      for (const HfTensor& tensor : parameter.theirs)
-        tensors.emplace_back(
-            tensor.name,
-            float_tensor(tensor.shape,
-                         std::vector<float>(static_cast<size_t>(numel(tensor.shape)), 1)));
-    write_safetensors(theirs_ / "model.safetensors", tensors);
+    write(tiny("llama"));
     write_file(theirs_ / "tokenizer.json", "{\"theirs\": 1}");
   }
   std::string import_model(bool overwrite = false) const {
@@ -353,14 +315,13 @@ class HfOutputs : public Outputs {
   std::string export_model() const {
     return message_of([&] { export_gpt({.checkpoint = save_, .output = back_}); });
   }
-  const fs::path theirs_ = folder_ / "theirs", save_ = folder_ / "save", back_ = folder_ / "back";
 };
 
 TEST_F(HfOutputs, AnImportReplacesNoTokenizerOfOthers) {
   const fs::path file = save_ / "tokenizer.json";
   fs::create_directory(save_);
   write_file(file, "{\"mine\": 1}");
-  expect_refused(file, [this] { return import_model(); });
+  expect_refused(folder_, file, [this] { return import_model(); });
   EXPECT_EQ(import_model(/*overwrite=*/true), "");
   EXPECT_EQ(read_file(file), read_file(theirs_ / "tokenizer.json"));
   write_file(theirs_ / "tokenizer.json", "{\"newer\": 1}");  // the old one is ours now
@@ -376,11 +337,10 @@ TEST_F(HfOutputs, AnExportThatWasChangedStays) {
   ASSERT_EQ(export_model(), "");
   const fs::path file = back_ / "tokenizer.json";
   write_file(file, "{\"mine, and longer\": 1}");
-  expect_refused(file, [this] { return export_model(); });
+  expect_refused(folder_, file, [this] { return export_model(); });
   fs::remove_all(back_);
-  write_file(thesis_, "thesis");
   fs::create_directory_symlink(folder_, temporary_of(back_));
-  expect_refused(temporary_of(back_), [this] { return export_model(); });
+  expect_refused(folder_, temporary_of(back_), [this] { return export_model(); });
 }
 
 }  // namespace

@@ -48,13 +48,27 @@ TEST(Svg, HasTextAlternativesAndTwoPalettes) {
   }
 }
 
-// Returns a figure's SVG, which must have a description and finite numbers.
+// Returns a figure's SVG, which must have a description and finite numbers, with all rectangles
+// inside the frame.
 std::string drawn(const Figure& figure) {
   const std::string svg = figure_svg(figure, "");
   EXPECT_FALSE(figure.seen.empty());
   EXPECT_FALSE(std::regex_search(svg, std::regex("\"-?(nan|inf)")));
   EXPECT_EQ(count(svg, "<text"), count(svg, "</text>"));
+  std::smatch frame;
+  EXPECT_TRUE(std::regex_search(svg, frame, std::regex("viewBox=\"0 0 ([\\d.]+) ([\\d.]+)\"")));
+  for (const Rectangle& each : rectangles(svg, "[^\"]*")) {
+    EXPECT_GE(std::min(each.x, each.y), 0);
+    EXPECT_LE(each.x + each.width, std::stod(frame[1]));
+    EXPECT_LE(each.y + each.height, std::stod(frame[2]));
+  }
   return svg;
+}
+
+// Expects that the first rectangle of a class is so many times as long as that of another.
+void expect_ratio(const std::string& svg, const std::string& a, const std::string& b,
+                  double ratio) {
+  EXPECT_NEAR(widths(svg, a).at(0) / widths(svg, b).at(0), ratio, 0.01 * ratio) << a << " " << b;
 }
 
 class PlotFigureTest : public PlotTest {
@@ -73,7 +87,7 @@ TEST_F(PlotFigureTest, AnswersByExitCode) {
   write("cells.txt", "stage 0: F . B\n");
   write("run.jsonl", record(2, 2, 2, 1));
   EXPECT_EQ(run(PLOT_FIGURE " cells --output @o.svg @cells.txt --title T").status, 0);
-  EXPECT_THAT(read(folder_ / "o.svg"), HasSubstr(">T</text>"));
+  EXPECT_THAT(read_file(folder_ / "o.svg"), HasSubstr(">T</text>"));
   EXPECT_THAT(run(PLOT_FIGURE " --help").out, HasSubstr("--output FILE"));
   for (const char* kind : {"mesh", "tensor", "batch", "zero"})
     EXPECT_EQ(run(PLOT_FIGURE " " + std::string(kind) + " --output @o.svg @run.jsonl").status, 0);
@@ -98,12 +112,12 @@ TEST_F(PlotFigureTest, ReplacesItsOwnSvgsAlone) {
   const std::string cells = write("cells.txt", "stage 0: F . B\n");
   fs::create_hard_link(cells, folder_ / "same.txt");
   EXPECT_THAT(refused("cells --output @same.txt @cells.txt"), HasSubstr("is an input, " + cells));
-  EXPECT_EQ(read(cells), "stage 0: F . B\n");
+  EXPECT_EQ(read_file(cells), "stage 0: F . B\n");
   write("other.svg", "<svg width=\"1\"></svg>\n");
   EXPECT_THAT(refused("cells --output @other.svg @cells.txt"), HasSubstr("is not an SVG of ours"));
   write("old.svg", "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"756.0\"></svg>\n");
   EXPECT_EQ(run(PLOT_FIGURE " cells --output @old.svg @cells.txt").status, 0);
-  EXPECT_THAT(read(folder_ / "old.svg"), HasSubstr(">stage 0</text>"));
+  EXPECT_THAT(read_file(folder_ / "old.svg"), HasSubstr(">stage 0</text>"));
 }
 
 TEST_F(PlotFigureTest, LogsStandForTheRecordBesideThem) {
@@ -154,9 +168,7 @@ TEST_F(PlotFigureTest, CellsAndBarsShowTheirNumbers) {
   const std::string bars =
       drawn(bars_figure(write("bars.csv", "ZeRO,parameters,gradients\n0,1,2\n1,1,0.5\n")));
   EXPECT_THAT(bars, HasSubstrs(">ZeRO 1</text>", ">3</text>", ">1.500</text>"));
-  const double one = widths(bars, "s0")[0];
-  EXPECT_NEAR(widths(bars, "s1", one)[0], 2, 0.01);
-  EXPECT_NEAR(widths(bars, "s1", one)[1], 0.5, 0.01);
+  expect_ratio(bars, "s1", "s0", 2);
   EXPECT_REFUSES(bars_figure(write("x.csv", "a,b\n1,2,3\n")),
                  "'1,2,3': expected a label and a number for each of 'a,b'");
 }
@@ -171,9 +183,7 @@ TEST_F(PlotFigureTest, PipelinesHaveMeasuredDurations) {
   EXPECT_EQ(count(svg, ">12</text>"), 4u);
   EXPECT_THAT(svg, HasSubstr(">75 % busy</text>"));
   EXPECT_THAT(svg, HasSubstr(">50 % busy</text>"));
-  const double ms = widths(svg, "s0")[0];
-  EXPECT_NEAR(widths(svg, "s1", ms)[0], 2, 0.02);
-  EXPECT_NEAR(widths(svg, "s1", ms)[1], 1, 0.02);
+  expect_ratio(svg, "s1", "s0", 2);
   EXPECT_REFUSES(pipeline_figure(write("none.json", trace({event("forward", 0, 0, 1, 0)}))),
                  "none.json: expected phases 'forward' and 'backward' that take time");
 }
@@ -184,11 +194,8 @@ TEST_F(PlotFigureTest, MeshesOfEverySizeFit) {
   EXPECT_THAT(small, HasSubstr(">Who holds what on tp 2 x pp 2 x dp 2 with ZeRO 1</text>"));
   EXPECT_THAT(small, HasSubstr(">layers 8-15</text>"));
   EXPECT_EQ(count(small, ">rank "), 8u);
-  const double slice = widths(small, "s0")[0];
-  for (int rank = 0; rank < 8; ++rank) {
-    EXPECT_NEAR(widths(small, "s1", slice)[rank], 1, 0.01);
-    EXPECT_NEAR(widths(small, "s2", slice)[rank], 0.5, 0.01);
-  }
+  expect_ratio(small, "s1", "s0", 1);
+  expect_ratio(small, "s2", "s0", 0.5);
   for (const auto& [tp, pp, dp] : {std::array{4, 4, 4}, {8, 8, 1}, {1, 2, 64}})
     EXPECT_EQ(count(drawn(mesh_figure(recorded(record(tp, pp, dp, 3)))), ">rank "),
               static_cast<size_t>(tp * pp * dp));
@@ -284,14 +291,7 @@ TEST_F(PlotFigureTest, SavesAreDrawnFromTheirTimes) {
   for (const char* text : {">step 3</text>", ">step 6</text>", ">40 ms</text>", ">9 ms</text>"})
     EXPECT_THAT(svg, HasSubstr(text));
   EXPECT_THAT(svg, Not(HasSubstr(">step 9</text>")));
-  // The commit comes last; 16 ms of parts do not fit into the second's 9.
-  const std::vector<Rectangle> all = rectangles(svg, "empty"), commits = rectangles(svg, "s5");
-  const double ms = all[0].width / 40;
-  for (const size_t i : {0, 1})
-    EXPECT_NEAR(commits[i].x + commits[i].width, all[2 * i].x + all[2 * i].width, 0.8);
-  EXPECT_NEAR(commits[0].width, 10 * ms, 0.8);
-  EXPECT_NEAR(all[2].width, 16 * ms, 0.2);
-  EXPECT_NEAR(widths(svg, "s6")[1], 9 * ms, 0.2);  // the stall
+  expect_ratio(svg, "s5", "empty", 10.0 / 40);  // the commit, of all
 }
 
 // Each sample has its number, and the first one its tokens, as inputs and as labels.

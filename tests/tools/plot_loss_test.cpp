@@ -178,7 +178,7 @@ TEST_F(PlotLossTest, ProgramAnswersByExitCode) {
   EXPECT_EQ(plotted.status, 0);
   EXPECT_THAT(plotted.out, HasSubstr("x y"));
   for (const char* text : {">T</text>", ">save</text>", ">a, b</text>"})
-    EXPECT_THAT(read(folder_ / "o.svg"), HasSubstr(text));
+    EXPECT_THAT(read_file(folder_ / "o.svg"), HasSubstr(text));
   for (const char* equal : {"--help", "--tolerance 0.25 @a.csv @b.csv", "--bitwise @a.csv @a.csv",
                             "--first-tolerance 0 @a.csv @b.csv"})
     EXPECT_EQ(plot_loss(equal).status, 0) << equal;
@@ -211,19 +211,19 @@ TEST_F(PlotLossTest, ProgramRefusesArguments) {
 
 // An output is neither an input nor a file of another kind, and a disk's limit is an error.
 TEST_F(PlotLossTest, ReplacesSvgsAlone) {
-  const std::string a = csv("a.csv", {"4", "2"}), before = read(a);
+  const std::string a = csv("a.csv", {"4", "2"}), before = read_file(a);
   write("notes.txt", "thesis");
   EXPECT_THAT(plot_loss("--output @a.csv x=@a.csv").err, HasSubstr("a.csv is an input, " + a));
   EXPECT_THAT(plot_loss("--output @notes.txt @a.csv").err, HasSubstr("is not an SVG of ours"));
-  EXPECT_EQ(read(a), before);
-  EXPECT_EQ(read(folder_ / "notes.txt"), "thesis");
+  EXPECT_EQ(read_file(a), before);
+  EXPECT_EQ(read_file(folder_ / "notes.txt"), "thesis");
   const std::string on_full_disk = "ulimit -f 1; " PLOT_LOSS " --output @full.svg @a.csv";
   EXPECT_THAT(run(on_full_disk).err, HasSubstr("full.svg: cannot write the file: cannot set "));
   EXPECT_FALSE(fs::exists(folder_ / "full.svg"));
   ASSERT_EQ(plot_loss("--output @full.svg @a.csv").status, 0);
-  const std::string whole = read(folder_ / "full.svg");
+  const std::string whole = read_file(folder_ / "full.svg");
   EXPECT_THAT(run(on_full_disk).err, HasSubstr("File too large"));
-  EXPECT_EQ(read(folder_ / "full.svg"), whole);
+  EXPECT_EQ(read_file(folder_ / "full.svg"), whole);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <regex>
 #include <sstream>
 
+#include "framework/util/input_file.h"
 #include "tests/support/count.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temp_folder.h"
@@ -19,11 +20,6 @@ class PlotTest : public TempFolder {
     std::ofstream(folder_ / name, std::ios::binary) << text;
     return folder_ / name;
   }
-  static std::string read(const fs::path& path) {
-    std::ostringstream text;
-    text << std::ifstream(path).rdbuf();
-    return text.str();
-  }
 
   struct Outcome {
     int status;
@@ -34,7 +30,7 @@ class PlotTest : public TempFolder {
     const std::string here = folder_.string() + "/",
                       text = std::regex_replace(command, std::regex("@"), here);
     const int status = std::system((text + " >" + here + "out 2>" + here + "err").c_str());
-    return {WEXITSTATUS(status), read(here + "out"), read(here + "err")};
+    return {WEXITSTATUS(status), read_file(here + "out"), read_file(here + "err")};
   }
 };
 

@@ -46,6 +46,12 @@ class PreprocessData : public ::testing::Test {
     return texts;
   }
 
+  // Returns the documents of a run with input(), which must succeed.
+  std::vector<std::string> made(const std::string& arguments) {
+    EXPECT_EQ(run(arguments), 0) << output;
+    return documents(folder / "out_text_document");
+  }
+
   std::string input(const std::string& name, const std::string& text) {
     write_file(folder / name, text);
     return "--tokenizer-type ByteLevelTokenizer --output-prefix " + (folder / "out") + " --input " +

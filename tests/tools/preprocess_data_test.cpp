@@ -2,8 +2,6 @@
 
 #include <sentencepiece_trainer.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <functional>
@@ -47,28 +45,22 @@ TEST_F(PreprocessData, KeepsTheOrderOfManyBatches) {
 TEST_F(PreprocessData, CountsTheEndOfDocumentOnlyWhenTold) {
   const std::string flags =
       input("a.jsonl", "{\"text\":\"one\"}\n{\"text\":\"\"}\n\n{\"text\":\"two\"}");
-  ASSERT_EQ(run(flags + "--append-eod --count-eod"), 0) << output;
-  EXPECT_THAT(documents(folder / "out_text_document"),
+  EXPECT_THAT(made(flags + "--append-eod --count-eod"),
               ElementsAre("one<|endoftext|>", "two<|endoftext|>"));
-  ASSERT_EQ(run(flags + "--append-eod"), 0) << output;
-  EXPECT_THAT(documents(folder / "out_text_document"), ElementsAre("one", "<|endoftext|>tw"));
-  ASSERT_EQ(run(flags), 0) << output;
-  EXPECT_THAT(documents(folder / "out_text_document"), ElementsAre("one", "two"));
+  EXPECT_THAT(made(flags + "--append-eod"), ElementsAre("one", "<|endoftext|>tw"));
+  EXPECT_THAT(made(flags), ElementsAre("one", "two"));
 }
 
 TEST_F(PreprocessData, BeginsDocumentsOnlyWhenTold) {
   const std::string flags =
       input("a.jsonl", "{\"text\":\"one\"}\n{\"text\":\"\"}\n{\"text\":\"two\"}");
-  ASSERT_EQ(run(flags + "--prepend-bos"), 0) << output;
-  EXPECT_THAT(documents(folder / "out_text_document"),
-              ElementsAre("<|endoftext|>one", "<|endoftext|>two"));
+  EXPECT_THAT(made(flags + "--prepend-bos"), ElementsAre("<|endoftext|>one", "<|endoftext|>two"));
 }
 
 TEST_F(PreprocessData, WritesOneOutputForEachKey) {
   const std::string flags = input("a.jsonl", "{\"text\":\"body\",\"title\":\"head\"}\n");
   for (const char* keys : {"--json-keys text,title", "--json-keys text title --workers 1"}) {
-    ASSERT_EQ(run(flags + keys), 0) << output;
-    EXPECT_THAT(documents(folder / "out_text_document"), ElementsAre("body"));
+    EXPECT_THAT(made(flags + keys), ElementsAre("body"));
     EXPECT_THAT(documents(folder / "out_title_document"), ElementsAre("head"));
     for (const char* file : {"out_text_document", "out_title_document"})
       for (const char* suffix : {".idx", ".bin"})
@@ -143,12 +135,9 @@ TEST_F(PreprocessData, TakesTheOptionsOfTiktoken) {
 
 TEST_F(PreprocessData, CutsPlainTextAsTold) {
   const std::string flags = input("a.txt", "\n \na\nb\n\n\t\nc\r\n\nd");
-  ASSERT_EQ(run(flags), 0) << output;
-  EXPECT_THAT(documents(folder / "out_text_document"), ElementsAre("\n \na\nb\n\n\t\nc\r\n\nd"));
-  ASSERT_EQ(run(flags + "--documents paragraph"), 0) << output;
-  EXPECT_THAT(documents(folder / "out_text_document"), ElementsAre("a\nb\n", "c\r\n", "d"));
-  ASSERT_EQ(run(flags + "--documents line"), 0) << output;
-  EXPECT_THAT(documents(folder / "out_text_document"), ElementsAre("a", "b", "c\r", "d"));
+  EXPECT_THAT(made(flags), ElementsAre("\n \na\nb\n\n\t\nc\r\n\nd"));
+  EXPECT_THAT(made(flags + "--documents paragraph"), ElementsAre("a\nb\n", "c\r\n", "d"));
+  EXPECT_THAT(made(flags + "--documents line"), ElementsAre("a", "b", "c\r", "d"));
 }
 
 // Tokens are replaced only if an index beside them says that they are tokens.
@@ -197,29 +186,6 @@ TEST_F(PreprocessData, TouchesNoFileBesideItsOwn) {
   EXPECT_EQ(read_file(prefix + ".bin") + read_file(prefix + ".idx"), before);
 }
 
-TEST_F(PreprocessData, GoesOverWhatAKilledRunLeft) {
-  const std::string flags = input("a.txt", "aabb"), prefix = folder / "out_text_document",
-                    built = prefix + ".tmp/";
-  for (const bool one_is_named : {false, true}) {
-    if (const pid_t child = fork(); child == 0) {
-      IndexedDatasetBuilder builder(prefix, TokenType::kUint16);
-      _exit(0);
-    } else {
-      waitpid(child, nullptr, 0);
-    }
-    ASSERT_EQ(read_file(built + "tokens.bin"), "");
-    if (one_is_named) {  // the index is not yet, and the old one is gone
-      std::filesystem::remove(prefix + ".idx");
-      write_file(built + "tokens.idx", "");
-      write_file(built + "tokens.bin", "tokens");
-      std::filesystem::rename(built + "tokens.bin", prefix + ".bin");
-    }
-    EXPECT_EQ(run(flags), 0) << output;
-    EXPECT_THAT(documents(prefix), ElementsAre("aabb"));
-    EXPECT_EQ(folder.files(), 3u);
-  }
-}
-
 // finish() was killed before one of its steps. A run that fails leaves the old tokens, or the new.
 TEST_F(PreprocessData, GoesOnAfterAKillBetweenTheNames) {
   namespace fs = std::filesystem;
@@ -245,55 +211,6 @@ TEST_F(PreprocessData, GoesOnAfterAKillBetweenTheNames) {
 TEST_F(PreprocessData, ReportsTheUnigramEntropy) {
   ASSERT_EQ(run(input("a.txt", "aabb")), 0) << output;
   EXPECT_THAT(output, HasSubstr("unigram entropy: 0.6931 nats/token"));
-}
-
-TEST_F(PreprocessData, NamesTheFirstBadLine) {
-  std::string lines;
-  for (int i = 0; i < 200; ++i) lines += "{\"text\": \"" + std::string(30000, 'x') + "\"}\n";
-  const std::string flags = input("a.jsonl", lines + "{\"text\": 1}\n" + lines + "{\"text\": \n");
-  EXPECT_THAT(refusal(flags + "--workers 4"), HasSubstr("a.jsonl:201: has no string \"text\""));
-  EXPECT_EQ(folder.files(), 1u);  // the input
-  EXPECT_THAT(refusal(input("a.jsonl", "\n{\"text\": \"a\"")), HasSubstr("a.jsonl:2: "));
-  EXPECT_THAT(refusal(input("a.jsonl", "{\"text\": \"\xff\"}")), HasSubstr("a.jsonl:1: "));
-  EXPECT_THAT(refusal(input("a.jsonl", "[1]")),
-              HasSubstr("begins a JSON array, expected one object a line; "));
-  EXPECT_THAT(refusal(input("a.jsonl", "1")), HasSubstr("has no string \"text\" (--json-keys)"));
-}
-
-TEST_F(PreprocessData, LeavesOutOrMendsBadLinesWhenTold) {
-  const std::string flags = input("a.jsonl",
-                                  "{\"text\": \"one\"}\n{\"text\": \"x\\ud83dy\"}\n{\"text\": 1}\n"
-                                  "{\"text\": \n{\"text\": \"\xff\\ud83d\\ude00\"}\n[1]\n"
-                                  "{\"title\": \"t\"}\n{\"text\": \"two\\\\ud83d\"}\n");
-  EXPECT_THAT(refusal(flags),
-              HasSubstr("a.jsonl:2: the string \"text\" has half a surrogate pair"));
-  EXPECT_THAT(misuse(flags + "--on-bad-line drop"), HasSubstr("expected error, skip or replace"));
-  ASSERT_EQ(run(flags + "--workers 3 --on-bad-line skip"), 0) << output;
-  EXPECT_THAT(documents(folder / "out_text_document"), ElementsAre("one", "two\\ud83d"));
-  EXPECT_THAT(output, HasSubstrs("2 documents, ", "1 line skipped: no JSON; the ",
-                                 "2 lines skipped: no UTF-8; the first: " + (folder / "a.jsonl") +
-                                     ":2: the string",
-                                 "3 lines skipped: no string; the first: " + (folder / "a.jsonl") +
-                                     ":3: has no string \"text\""));
-  ASSERT_EQ(run(flags + "--on-bad-line replace"), 0) << output;
-  EXPECT_THAT(documents(folder / "out_text_document"),
-              ElementsAre("one", "x\ufffdy", "\ufffd\U0001f600", "two\\ud83d"));
-  EXPECT_THAT(output, HasSubstrs("2 lines kept, with U+FFFD for what is no UTF-8; the first: " +
-                                     (folder / "a.jsonl") + ":2\n",
-                                 "3 lines skipped: no string; the first: "));
-  EXPECT_THAT(refusal(input("b.jsonl", "[]\n") + "--on-bad-line skip"),
-              HasSubstrs("has no documents", "1 line skipped: no string"));
-}
-
-// A file without an end of line would fill the memory.
-TEST_F(PreprocessData, RefusesALineOfAGigabyte) {
-  const std::string flags = input("a.jsonl", "{\"text\": \"one\"}\n{\"text\": \"");
-  std::filesystem::resize_file(folder / "a.jsonl", 1 << 30);  // of zeros, which take no room
-  EXPECT_THAT(refusal(flags + "--workers 1"),
-              HasSubstr("a.jsonl:2: is a line of more than 134217728 bytes"));
-  ASSERT_EQ(run(flags + "--on-bad-line skip"), 0) << output;
-  EXPECT_THAT(documents(folder / "out_text_document"), ElementsAre("one"));
-  EXPECT_THAT(output, HasSubstr("1 line skipped: too long; the first: "));
 }
 
 TEST_F(PreprocessData, PutsAroundDocumentsWhatATemplateHas) {
@@ -340,55 +257,6 @@ TEST_F(PreprocessData, TakesMegatronsFlags) {
   for (const auto& [flag, reason] : refused)
     EXPECT_THAT(misuse(megatron_flags + "--output-prefix " + prefix + " " + flag),
                 HasSubstr(reason));
-}
-
-// Python's json.loads takes these, and so does Megatron.
-TEST_F(PreprocessData, ReadsLinesAsPythonDoes) {
-  const char* lines[] = {
-      R"({"text": "a", "score": NaN, "x": [Infinity, {"y": -Infinity}]})",
-      R"({"text": "a", "n": 1e999, "m": -0.0E+5})",
-      R"({"other": "\ud83d", "text": "a"})",  // half a surrogate pair
-      R"({"te\u0078t": "\u0061"})",
-      R"( { "text" : "b" , "text" : "a" } )",
-      "\xef\xbb\xbf{\"text\": \"a\"}\r",
-  };
-  std::string all;
-  for (const std::string line : lines) all += line + "\n";
-  all += "{\"text\": \"a\", \"n\": " + std::string(400, '9') + "}\n";
-  ASSERT_EQ(run(input("a.jsonl", all)), 0) << output;
-  EXPECT_EQ(documents(folder / "out_text_document"), std::vector<std::string>(7, "a"));
-}
-
-TEST_F(PreprocessData, RefusesLinesThatPythonRefuses) {
-  for (const char* line : {
-           R"({"text": "a", "n": nan})",
-           R"({"text": "a", "n": -NaN})",
-           R"({"text": "a", "n": NaN1})",
-           R"({"text": "a", "n": 01})",
-           R"({"text": "a", "n": 1.})",
-           R"({"text": "a", "n": .5})",
-           R"({"text": "a", "n": +1})",
-           R"({"text": "a", "n": 1e})",
-           R"({"text": "a", NaN: 1})",
-           R"({"text": "a", "n": })",
-           R"({"text": "a",})",
-           R"({"text": "a"} 1)",
-           R"({"text": "a" "n": 1})",
-           R"({"text": "a", "n": [1,]})",
-           R"({"text": "a", "n": "\q"})",
-           R"({"text": "a", "n": "\u12g4"})",
-           R"({"text": "a", "n": [1})",
-           "{\"text\": \"a\", \"n\": \"\t\"}",
-           "{\"text\": \"a\", \"n\": \"\xff\"}",
-           R"({'text': 'a'})",
-       })
-    EXPECT_THAT(refusal(input("a.jsonl", line)), HasSubstr("a.jsonl:1: column ")) << line;
-  EXPECT_THAT(refusal(input("a.jsonl", R"({"text": "b", "text": NaN})")),
-              HasSubstr("a.jsonl:1: has no string \"text\""));
-  EXPECT_THAT(refusal(input("a.jsonl", R"({"text": "\ud83d"})")),
-              HasSubstr("a.jsonl:1: the string \"text\" has half a surrogate pair"));
-  EXPECT_THAT(refusal(input("a.jsonl", "{\"text\": " + std::string(100'000, '['))),
-              HasSubstr("expected at most 1000 levels"));
 }
 
 TEST_F(PreprocessData, FailsWhenWhatItPrintsIsLost) {
@@ -459,16 +327,6 @@ TEST_F(PreprocessData, WhatIsNoTextIsNamedWithTheWayOut) {
     EXPECT_THAT(
         refusal(text + " --tokenizer-type SentencePieceTokenizer --tokenizer-model " + path),
         HasSubstr(what));
-  }
-}
-
-TEST_F(PreprocessData, HelpNamesEveryFlag) {
-  ASSERT_EQ(run("--help"), 0);
-  for (const char* flag :
-       {"--input", "--json-keys", "--documents", "--output-prefix", "--tokenizer-type",
-        "--vocab-file", "--merge-file", "--tokenizer-model", "--prepend-bos", "--append-eod",
-        "--count-eod", "--dataset-impl", "--workers", "--on-bad-line", "--partitions"}) {
-    EXPECT_THAT(output, HasSubstr(flag));
   }
 }
 

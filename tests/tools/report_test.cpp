@@ -228,10 +228,10 @@ TEST_F(ReportTest, TheProgramAnswersByItsExitStatus) {
   EXPECT_EQ(outcome.status, 0);
   EXPECT_THAT(outcome.out, AllOf(StartsWith("<!DOCTYPE html>"), HasSubstr("<h1>run</h1>")));
   EXPECT_EQ(report("--output @report.html --title 'a < b' @run").status, 0);
-  EXPECT_THAT(read(folder_ / "report.html"), HasSubstr("<h1>a &lt; b</h1>"));
+  EXPECT_THAT(read_file(folder_ / "report.html"), HasSubstr("<h1>a &lt; b</h1>"));
   EXPECT_EQ(report("--output @report.html @run").status, 0);  // its own report may be replaced
   EXPECT_EQ(report("--output @run/a.csv @run").status, 2);
-  EXPECT_EQ(read(folder_ / "run/a.csv"), kCsv);
+  EXPECT_EQ(read_file(folder_ / "run/a.csv"), kCsv);
 
   fs::create_directories(folder_ / "empty");
   for (const auto& [arguments, error] : std::vector<std::pair<std::string, std::string>>{

@@ -11,10 +11,7 @@ class Fallback : public SharedFolder {
  public:
   void SetUp() override {
     SharedFolder::SetUp();
-    for (int step = 1; step <= 2; ++step) {
-      run_.train(1);
-      run_.engine.save_checkpoint(folder_);
-    }
+    run_.train_and_save(2, folder_);
   }
 
   // Loads, while one rank's reading of global_step2 throws `error`.

@@ -9,6 +9,7 @@
 #include "framework/format/layout.h"
 #include "framework/format/torch_file.h"
 #include "framework/format/whole.h"
+#include "tests/support/checkpoints.h"
 #include "tests/support/opens.h"
 #include "tests/support/tiny_run.h"
 
@@ -96,20 +97,8 @@ RANKS_TEST_F(LoadChecks, MetadataIsReadOnce) {
   }
 }
 
-// Returns a value with `change` made to the entry under `keys`.
-Value changed(const Value& value, std::vector<std::string_view> keys,
-              const std::function<Value(const Value&)>& change) {
-  if (keys.empty()) return change(value);
-  Value copy = value;
-  const std::string_view key = keys.front();
-  keys.erase(keys.begin());
-  copy.set(key, changed(value.at(key), keys, change));
-  return copy;
-}
-
-// Copies the ZeRO 1 checkpoint `from` of kData, with `change` made to each rank's Adam.
-void change_optimizer(const fs::path& from, const fs::path& to,
-                      const std::function<Value(const Value&)>& change) {
+// Copies the ZeRO 1 checkpoint `from` of kData, and edits each rank's Adam.
+void change_optimizer(const fs::path& from, const fs::path& to, const Edit& edit) {
   all_or_none(*test_world(), [&] {
     if (test_world()->rank() != 0) return;
     fs::remove_all(to);
@@ -117,10 +106,8 @@ void change_optimizer(const fs::path& from, const fs::path& to,
     fs::remove(to / kManifestFile);
   });
   all_or_none(*test_world(), [&] {
-    const std::string mine = optim_states_file(test_world()->rank(), 0, false);
-    write_torch_file(to / mine,
-                     changed(read_torch_file(from / mine),
-                             {keys::kOptimizerStateDict, keys::kBaseOptimizerState}, change));
+    change(to / optim_states_file(test_world()->rank(), 0, false),
+           {keys::kOptimizerStateDict, keys::kBaseOptimizerState}, edit);
   });
 }
 
@@ -128,54 +115,30 @@ void change_optimizer(const fs::path& from, const fs::path& to,
 // mesh that saved them loads them as other meshes do, and not as damaged.
 RANKS_TEST_F(LoadChecks, OptimizersOfOthersLoadOnTheirOwnMesh) {
   using namespace keys;
-  const auto apex = [](const Value& adam) {
-    std::vector<Value::Entry> states;
-    for (const auto& [group, state] : adam.at(kState).entries())
-      states.emplace_back(group, Value::dict({{kExpAvgState, state.at(kExpAvgState)},
-                                              {kExpAvgSqState, state.at(kExpAvgSqState)}}));
-    std::vector<Value> groups;
-    for (const Value& group : adam.at(kParamGroups).items()) {
-      groups.push_back(group);
-      groups.back().set(kStepState, 2);
-    }
-    return Value::dict(
-        {{kState, Value::dict(std::move(states))}, {kParamGroups, Value::list(std::move(groups))}});
+  const auto apex = [](Value& adam) {
+    edit_at(adam, {kState, kEach}, [](Value& state) { state.erase(kStepState); });
+    edit_at(adam, {kParamGroups, kEach}, [](Value& group) { group.set(kStepState, 2); });
   };
-  const auto elastic = [](const Value& adam) {
+  const auto elastic = [](Value& adam) {
     std::vector<Value> states;
     for (const auto& [group, state] : adam.at(kState).entries()) states.push_back(state);
-    return Value::list(std::move(states));
+    adam = Value::list(std::move(states));
   };
   TinyRun run(kData, 1);
   run.train(2);
   run.engine.save_checkpoint(folder_, {.tag = "ours"});
   const double next = run.train(1);
-  for (const auto& change : {std::function(apex), std::function(elastic)}) {
-    change_optimizer(folder_ / "ours", folder_ / "theirs", change);
+  for (const Edit& edit : {Edit(apex), Edit(elastic)}) {
+    change_optimizer(folder_ / "ours", folder_ / "theirs", edit);
     TinyRun again(kData, 1);
     again.engine.load_checkpoint(folder_, {.tag = "theirs", .fallback = false});
     EXPECT_EQ(again.train(1), next);
   }
 }
 
-// Returns a change of each of an optimizer's states, or of each of its groups.
-std::function<Value(const Value&)> in_states(const std::function<void(Value&)>& change) {
-  return [change](const Value& adam) {
-    return changed(adam, {keys::kState}, [&](const Value& states) {
-      std::vector<Value::Entry> all = states.entries();
-      for (auto& [group, state] : all) change(state);
-      return Value::dict(std::move(all));
-    });
-  };
-}
-std::function<Value(const Value&)> in_groups(const std::function<void(Value&)>& change) {
-  return [change](const Value& adam) {
-    return changed(adam, {keys::kParamGroups}, [&](const Value& groups) {
-      std::vector<Value> all = groups.items();
-      for (Value& group : all) change(group);
-      return Value::list(std::move(all));
-    });
-  };
+// Returns an edit of each of an optimizer's states, or of each of its groups.
+Edit in_each(std::string_view key, const Edit& edit) {
+  return [=](Value& adam) { edit_at(adam, {key, kEach}, edit); };
 }
 
 // States that this Adam lacks are never dropped silently, not even by the mesh that saved them.
@@ -186,14 +149,14 @@ RANKS_TEST_F(LoadChecks, OtherOptimizersAreRefused) {
   run.train(2);
   run.engine.save_checkpoint(folder_, {.tag = "ours"});
   const auto set = [&](const char* key, const Value& value) {
-    return in_groups([=](Value& group) { group.set(key, value); });
+    return in_each(kParamGroups, [=](Value& group) { group.set(key, value); });
   };
-  const std::pair<std::function<Value(const Value&)>, const char*> kinds[] = {
-      {in_states([](Value& adam) { adam.set("max_exp_avg_sq", adam.at(kExpAvgSqState)); }),
+  const std::pair<Edit, const char*> kinds[] = {
+      {in_each(kState, [](Value& adam) { adam.set("max_exp_avg_sq", adam.at(kExpAvgSqState)); }),
        "has the optimizer state max_exp_avg_sq, which"},
-      {in_states([](Value& adam) { adam = Value::dict(); }),
+      {in_each(kState, [](Value& adam) { adam = Value::dict(); }),
        "has no state that Adam could go on with"},
-      {in_states([](Value& adam) { adam.set("qmap", adam.at(kStepState)); }),
+      {in_each(kState, [](Value& adam) { adam.set("qmap", adam.at(kStepState)); }),
        "has the optimizer state qmap, which"},
       {set("optimizer", "SGD"), "is of SGD"},
       {set("amsgrad", true), "Adam with amsgrad"},
@@ -201,14 +164,15 @@ RANKS_TEST_F(LoadChecks, OtherOptimizersAreRefused) {
       {set("bias_correction", false), "without bias correction"},
       {set("decoupled_weight_decay", false), "L2 regularization"},
       {set("max_grad_norm", 0.0), "is of LAMB"},
-      {in_groups([](Value& group) { group.erase("amsgrad"); }), "is of RAdam"},
-      {in_states([](Value& adam) {
-         const int64_t count = adam.at(kExpAvgState).as_tensor().numel();
-         adam.set(kExpAvgSqState, record_of(torch::zeros({count})));
-       }),
+      {in_each(kParamGroups, [](Value& group) { group.erase("amsgrad"); }), "is of RAdam"},
+      {in_each(kState,
+               [](Value& adam) {
+                 const int64_t count = adam.at(kExpAvgState).as_tensor().numel();
+                 adam.set(kExpAvgSqState, record_of(torch::zeros({count})));
+               }),
        "exp_avg_sq of "}};
-  for (const auto& [change, refusal] : kinds) {
-    change_optimizer(folder_ / "ours", folder_ / "theirs", change);
+  for (const auto& [edit, refusal] : kinds) {
+    change_optimizer(folder_ / "ours", folder_ / "theirs", edit);
     for (const Topology& mesh : {kData, kSlices}) {
       TinyRun again(mesh, 1);
       const std::string message = message_of(
@@ -221,12 +185,6 @@ RANKS_TEST_F(LoadChecks, OtherOptimizersAreRefused) {
                 }),
                 "");
     }
-  }
-  change_optimizer(folder_ / "ours", folder_ / "theirs", set("betas", Value::tuple({0.8, 0.999})));
-  for (const Topology& mesh : {kData, kSlices}) {
-    TinyRun again(mesh, 1);
-    EXPECT_THAT(again.engine.load_checkpoint(folder_, {.tag = "theirs"}).report,
-                Contains(HasSubstr("had a beta1 of 0.8; this one goes on with 0.9")));
   }
 }
 
@@ -253,9 +211,8 @@ RANKS_TEST_F(LoadChecks, StepsThatDifferAreRefused) {
 RANKS_TEST_F(LoadChecks, MomentsFromBeforeTheFirstStepAreZero) {
   TinyRun run(kData, 1);
   run.engine.save_checkpoint(folder_, {.tag = "ours"});
-  change_optimizer(folder_ / "ours", folder_ / "theirs", [](const Value& adam) {
-    return changed(adam, {keys::kState}, [](const Value&) { return Value::dict({}); });
-  });
+  change_optimizer(folder_ / "ours", folder_ / "theirs",
+                   [](Value& adam) { adam.set(keys::kState, Value::dict()); });
   const auto start = run.state();
   const double first = run.train(1);
   TinyRun again(kData, 1);
@@ -291,14 +248,12 @@ RANKS_TEST_F(LoadChecks, NoFlippedByteGoesUnseen) {
         for (const auto& record : zip.records()) {
           if (record.name.find("/data/") == std::string::npos || record.size == 0) continue;
           const uint64_t at = std::array{uint64_t{0}, record.size / 2, record.size - 1}[turn++ % 3];
-          if (test_world()->rank() == 0) flip(file, record.offset + at);
-          test_world()->barrier();
+          on_first_rank([&] { flip(file, record.offset + at); });
           EXPECT_REFUSES(run.engine.load_checkpoint(folder_, {.universal = universal}), file,
                          "is damaged", std::to_string(record.offset))
               << at << " of " << record.name;
           test_world()->barrier();
-          if (test_world()->rank() == 0) flip(file, record.offset + at);
-          test_world()->barrier();
+          on_first_rank([&] { flip(file, record.offset + at); });
           ++flips;
         }
       }

@@ -37,17 +37,15 @@ RANKS_TEST_F(Recovery, EveryFileDamagedInTurn) {
       run.engine.save_checkpoint(folder_);
       states.push_back(run.state());
     }
-    if (is_first()) fs::copy(newest, whole);
-    test_world()->barrier();
+    on_first_rank([&] { fs::copy(newest, whole); });
     // Loads after `damage` to a file. Returns whether the newest tag was taken.
     const auto load_after = [&](const std::string& name, bool verify, const auto& damage) {
-      if (is_first()) damage(newest / name);
-      test_world()->barrier();
+      on_first_rank([&] { damage(newest / name); });
       const LoadResult loaded = run.engine.load_checkpoint(folder_, {.verify = verify});
       test_world()->barrier();
-      if (is_first())
+      on_first_rank([&] {
         fs::copy_file(whole / name, newest / name, fs::copy_options::overwrite_existing);
-      test_world()->barrier();
+      });
       const bool newest_taken = loaded.path == newest;
       EXPECT_TRUE(same(run.state(), states[newest_taken ? 1 : 0])) << name;
       EXPECT_EQ(newest_taken, joined(loaded.report).find("FALLING BACK") == std::string::npos);
@@ -80,14 +78,10 @@ RANKS_TEST_F(Recovery, EveryFileDamagedInTurn) {
 
 RANKS_TEST_F(Recovery, ALostPointerFindsTheNewestCommitted) {
   TinyRun run(kPipes, 1);
-  for (int step = 0; step < 3; ++step) {
-    run.train(1);
-    run.engine.save_checkpoint(folder_);
-  }
+  run.train_and_save(3, folder_);
   const fs::path pointer = folder_ / kLatestFile;
   const auto load_with = [&](const std::function<void()>& damage, LoadOptions options = {}) {
-    if (is_first()) damage();
-    test_world()->barrier();
+    on_first_rank(damage);
     return run.engine.load_checkpoint(folder_, options);
   };
   const auto expect_third = [&](const LoadResult& loaded, const char* why) {
@@ -130,46 +124,36 @@ RANKS_TEST_F(Recovery, ALostPointerFindsTheNewestCommitted) {
 // A universal load that has to convert first takes the newest good checkpoint.
 RANKS_TEST_F(Recovery, ConvertsTheNewestThatIsGood) {
   TinyRun run(kPipes, 1);
-  for (int step = 0; step < 2; ++step) {
-    run.train(1);
-    run.engine.save_checkpoint(folder_);
-  }
-  if (is_first()) {
+  run.train_and_save(2, folder_);
+  on_first_rank([&] {
     const fs::path optimizer = folder_ / "global_step2" / optim_states_file(0, 0, false);
     flip(optimizer, fs::file_size(optimizer) / 2);
-  }
-  test_world()->barrier();
+  });
   EXPECT_REFUSES(run.engine.load_checkpoint(folder_, {.universal = true, .fallback = false}),
                  "is damaged");
   const LoadResult loaded = run.engine.load_checkpoint(folder_, {.universal = true});
   EXPECT_EQ(loaded.path, folder_ / "global_step1_universal");
   EXPECT_EQ(run.engine.state().iteration, 1);
-  if (is_first()) {
+  on_first_rank([&] {
     EXPECT_THAT(joined(loaded.report),
                 HasSubstrs("global_step2 is damaged", "FALLING BACK", "converted global_step1"));
     fs::remove(folder_ / kLatestFile);
     fs::create_directory(folder_ / kLatestFile);
-  }
-  test_world()->barrier();
+  });
   EXPECT_EQ(run.engine.load_checkpoint(folder_, {.universal = true}).path, loaded.path);
 }
 
 RANKS_TEST_F(Recovery, FallsBackOnlyWhereItMay) {
   TinyRun run(kSplit, 1);
-  run.train(1);
-  run.engine.save_checkpoint(folder_);
-  run.train(1);
-  run.engine.save_checkpoint(folder_);
+  run.train_and_save(2, folder_);
   const std::string name = model_states_file(3);
-  if (is_first()) fs::resize_file(folder_ / "global_step2" / name, 100);
-  test_world()->barrier();
+  on_first_rank([&] { fs::resize_file(folder_ / "global_step2" / name, 100); });
   for (const LoadOptions& options :
        {LoadOptions{.fallback = false}, LoadOptions{.tag = "global_step2"}})
     EXPECT_REFUSES(run.engine.load_checkpoint(folder_, options), name, "has 100 bytes",
                    "No checkpoint was loaded");
   EXPECT_EQ(run.engine.load_checkpoint(folder_).path, folder_ / "global_step1");
-  if (is_first()) fs::remove(folder_ / "global_step1" / name);
-  test_world()->barrier();
+  on_first_rank([&] { fs::remove(folder_ / "global_step1" / name); });
   EXPECT_REFUSES(run.engine.load_checkpoint(folder_), "global_step2 is damaged", "global_step1",
                  "is missing", "no other checkpoint to fall back to");
 
@@ -227,12 +211,11 @@ RANKS_TEST_F(Recovery, NodesThatHoldDifferentModelsRefuseTogether) {
     TinyRun run(kSlices, 1, options);
     run.train(1);
     run.engine.save_checkpoint(folder_ / name);
-    if (is_first()) {
+    on_first_rank([&] {
       const fs::path output = folder_ / name / "global_step1_universal";
       convert_to_universal({.input = folder_ / name / "global_step1", .output = output}, {});
       fs::remove(output / kManifestFile);
-    }
-    test_world()->barrier();
+    });
   }
   TinyRun run(kSlices, 1);
   const auto before = run.state();
@@ -249,7 +232,7 @@ RANKS_TEST_F(Recovery, OnlyWhatSavesLeftIsRemovedAndOnlyTagsAreReplaced) {
                                         folder_ / "best.tmp", folder_ / "first.old.tmp",
                                         folder_ / "global_step8.tmp"},
       others{folder_ / "data.tmp", folder_ / "hf.tmp", folder_ / "notes.old.tmp"};
-  if (is_first()) {
+  on_first_rank([&] {
     for (const fs::path& folder : {conversion, other / "thesis"}) fs::create_directories(folder);
     for (const fs::path& folder : leftovers) fs::create_directories(folder);
     for (const fs::path& folder : others) fs::create_directories(folder);
@@ -261,8 +244,7 @@ RANKS_TEST_F(Recovery, OnlyWhatSavesLeftIsRemovedAndOnlyTagsAreReplaced) {
     write_text_atomically(others[0] / model_states_file(0), "");
     write_text_atomically(others[0] / "mine", "");
     write_text_atomically(others[2] / "mine", "");
-  }
-  test_world()->barrier();
+  });
   TinyRun run(kData, 1);
   run.train(1);
   EXPECT_REFUSES(run.engine.save_checkpoint(folder_),
@@ -287,8 +269,7 @@ RANKS_TEST_F(Recovery, ASaveTouchesNothingOfTheUsers) {
   const fs::path elsewhere = folder_ / "elsewhere", built = folder_ / "best.tmp",
                  notes = folder_ / "best" / "notes.txt";
   const auto refused = [&](const std::function<void()>& prepare, const std::string& named) {
-    if (is_first()) prepare();
-    test_world()->barrier();
+    on_first_rank(prepare);
     const auto before = files_in(folder_);
     test_world()->barrier();
     EXPECT_REFUSES(run.engine.save_checkpoint(folder_, {.tag = "best"}), named + " is no",
@@ -311,13 +292,12 @@ RANKS_TEST_F(Recovery, ASaveTouchesNothingOfTheUsers) {
         fs::create_directory_symlink(elsewhere, built);
       },
       built);
-  if (is_first()) {
+  on_first_rank([&] {
     EXPECT_EQ(read_text(elsewhere / "notes.txt"), "thesis");
     fs::remove(built);
     fs::create_symlink(elsewhere / "notes.txt", folder_ / "latest.tmp");
     write_text_atomically(folder_ / "weights.bin", "thesis");
-  }
-  test_world()->barrier();
+  });
   run.engine.save_checkpoint(folder_, {.tag = "best"});
   EXPECT_REFUSES(run.engine.save_16bit_model(folder_, "weights.bin"),
                  "weights.bin exists and is not a torch file");
@@ -363,8 +343,7 @@ RANKS_TEST_F(Recovery, GivesAReplacedTagItsNameBack) {
   TinyRun run(kData, 1);
   run.train(1);
   run.engine.save_checkpoint(folder_, {.tag = "best"});
-  if (is_first()) fs::rename(folder_ / "best", folder_ / "best.old.tmp");
-  test_world()->barrier();
+  on_first_rank([&] { fs::rename(folder_ / "best", folder_ / "best.old.tmp"); });
   EXPECT_EQ(run.engine.load_checkpoint(folder_).path, folder_ / "best.old.tmp");
   EXPECT_FALSE(fs::exists(folder_ / "best")) << "a reader renames nothing";
   run.engine.save_checkpoint(folder_);
@@ -374,17 +353,13 @@ RANKS_TEST_F(Recovery, GivesAReplacedTagItsNameBack) {
 // A later program's format is not damage, so no older checkpoint takes its place.
 RANKS_TEST_F(Recovery, StopsAtALaterFormat) {
   TinyRun run(kData, 1);
-  for (int step = 0; step < 2; ++step) {
-    run.train(1);
-    run.engine.save_checkpoint(folder_);
-  }
+  run.train_and_save(2, folder_);
   const fs::path manifest = folder_ / "global_step2" / kManifestFile;
-  if (is_first()) {
+  on_first_rank([&] {
     std::string text = read_text(manifest);
     text.replace(text.find("\"version\": 1"), 12, "\"version\": 9");
     write_text_atomically(manifest, text);
-  }
-  test_world()->barrier();
+  });
   EXPECT_THAT(
       message_of([&] { run.engine.load_checkpoint(folder_); }),
       AllOf(HasSubstr("is of version 9, this program knows 1 to"), Not(HasSubstr("damaged"))));

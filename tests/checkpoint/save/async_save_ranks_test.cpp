@@ -1,8 +1,4 @@
 // Saves that are written while training goes on.
-#include <fstream>
-#include <iterator>
-#include <map>
-
 #include "framework/checkpoint/torch_bridge.h"
 #include "framework/comm/agreement.h"
 #include "framework/format/io.h"
@@ -10,21 +6,13 @@
 #include "framework/format/torch_file.h"
 #include "tests/support/file_size_limit.h"
 #include "tests/support/tiny_run.h"
+#include "tests/support/tree.h"
 
 namespace anymesh {
 namespace {
 
 using AsyncSave = SharedFolder;
 using AsyncSaveOfProcesses = SharedFolder;
-
-std::map<std::string, std::string> contents(const fs::path& folder) {
-  std::map<std::string, std::string> files;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    std::ifstream file(entry.path(), std::ios::binary);
-    files[entry.path().filename()] = {std::istreambuf_iterator<char>(file), {}};
-  }
-  return files;
-}
 
 // Overwrites every weight, master and moment of this rank.
 void scramble(const ZeroOptimizer& optimizer, const StageModule& stage) {
@@ -86,13 +74,12 @@ RANKS_TEST_F(AsyncSave, WritesTheSameBytesWhateverChangesMeanwhile) {
         EXPECT_TRUE(run.engine.finish_save());
         EXPECT_FALSE(run.engine.finish_save());
         EXPECT_EQ(run.engine.last_save().path, folder_ / "async" / "t");
-        if (test_world()->rank() == 0) {
-          const auto expected = contents(folder_ / "sync" / "t");
+        on_first_rank([&] {
+          const auto expected = tree(folder_ / "sync" / "t");
           EXPECT_GT(expected.size(), 1u);
-          EXPECT_EQ(contents(folder_ / "async" / "t"), expected) << stage;
+          EXPECT_EQ(tree(folder_ / "async" / "t"), expected) << stage;
           EXPECT_EQ(read_text(folder_ / "async" / kLatestFile), "t");
-        }
-        test_world()->barrier();
+        });
       }
     }
   }

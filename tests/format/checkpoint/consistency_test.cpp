@@ -32,31 +32,13 @@ class MixedSaves : public TempFolder {
             }),
             verify(tag).text};
   }
-
-  static void set_steps(const fs::path& optimizer, double step) {
-    change(optimizer, [step](Value& v) {
-      Value state = v.at(keys::kOptimizerStateDict), base = state.at(keys::kBaseOptimizerState);
-      auto entries = base.at(keys::kState).entries();
-      for (auto& [index, adam] : entries) adam.set(kStepState, step);
-      base.set(keys::kState, Value::dict(entries));
-      v.set(keys::kOptimizerStateDict, state.set(keys::kBaseOptimizerState, base));
-    });
-  }
-
-  // Changes one tensor of a dict.
-  static void change_tensor(const fs::path& file, const std::string& name,
-                            const std::function<TensorRecord(const TensorRecord&)>& edit) {
-    change(file, [&](Value& v) {
-      Value dict = v.find(keys::kModule).value_or(v);
-      dict.set(name, edit(dict.at(name).as_tensor()));
-      v.find(keys::kModule) ? v.set(keys::kModule, dict) : v = dict;
-    });
-  }
 };
 
 TEST_F(MixedSaves, AStagesOptimizerOfAnotherStep) {
   const fs::path tag = copy_of(kMesh, folder_);
-  for (const int mp : {2, 3}) set_steps(tag / optim_states_file(0, mp, true), 8);
+  for (const int mp : {2, 3})
+    change(tag / optim_states_file(0, mp, true), kEachState,
+           [](Value& adam) { adam.set(kStepState, 8); });
   EXPECT_THAT(refusals(tag), Each(HasSubstr("step is 8, but 10 in ")));
   EXPECT_THAT(refusals(tag), Each(HasSubstr(optim_states_file(0, 2, true))));
 }
@@ -94,20 +76,16 @@ TEST_F(MixedSaves, ARanksCopyOfAnothersPartition) {
 
 TEST_F(MixedSaves, RanksThatDisagreeAboutAShape) {
   const fs::path tag = copy_of("z3-fp32-dp3-frozen", folder_);
-  change(tag / zero3_model_states_file(1, 0), [](Value& v) {
-    Value shapes = v.at(keys::kFrozenParamShapes);
-    const std::string name = shapes.entries().at(0).first.as_string();
-    shapes.set(name, Value::size(Shape{1}));
-    v.set(keys::kFrozenParamShapes, shapes);
-  });
+  change(tag / zero3_model_states_file(1, 0), {keys::kFrozenParamShapes, 0},
+         [](Value& shape) { shape = Value::size(Shape{1}); });
   EXPECT_THAT(refusals(tag), Each(HasSubstr(" is [1], but [")));
   EXPECT_THAT(refusals(tag), Each(HasSubstr(zero3_model_states_file(1, 0))));
 }
 
 TEST_F(MixedSaves, ALayerFileWithAShortWeight) {
   const fs::path tag = copy_of(kMesh, folder_);
-  change_tensor(tag / layer_states_file(3, 0), "mlp.dense_h_to_4h.bias",
-                [](const TensorRecord& t) { return t.slice(0, {t.numel() - 1}); });
+  change(tag / layer_states_file(3, 0), {"mlp.dense_h_to_4h.bias"},
+         [](Value& v) { v = v.as_tensor().slice(0, {v.as_tensor().numel() - 1}); });
   EXPECT_THAT(refusals(tag), Each(HasSubstr("3.mlp.dense_h_to_4h.bias has the shape [")));
   EXPECT_THAT(refusals(tag), Each(HasSubstr(layer_states_file(3, 0))));
 }
@@ -116,12 +94,8 @@ TEST_F(MixedSaves, ALayerFileWithAShortWeight) {
 TEST_F(MixedSaves, VerifyComparesAllWeightsWithTheirMasters) {
   const fs::path tag = copy_of("z1-fp32-dp2", folder_);
   const std::string name = "h.0.fc.weight";
-  change_tensor(tag / model_states_file(0), name, [](const TensorRecord& t) {
-    std::vector<float> values = floats(t);
-    values.at(100) = NAN;
-    values.at(200) += 1;
-    return float_tensor(t.shape, values);
-  });
+  change_floats(tag / model_states_file(0), {keys::kModule, name},
+                [](std::vector<float>& values) { values.at(100) = NAN, values.at(200) += 1; });
   EXPECT_EQ(message_of([&] { open_checkpoint(tag, 2); }), "");
   expect_problem(verify(tag),
                  name + ": weights of pp 0, tp 0 (" + model_states_file(0) +

@@ -207,8 +207,7 @@ TEST_F(Reshard, RefusesASecondWriterOfTheFolderBeforeItPublishes) {
 // As load_checkpoint() takes it; what belongs beside the tag goes along.
 TEST_F(Reshard, TakesTheFolderAboveATag) {
   const fs::path above = folder_ / "checkpoint-4";
-  fs::create_directories(above);
-  fs::copy(tag_of("z1-fp32-dp2"), above / "global_step4");
+  copy_of("z1-fp32-dp2", above, "global_step4");
   write_file(above / "zero_to_fp32.py", "script");
   EXPECT_THAT(run(above, "only", "dp=3").notes,
               ElementsAre(HasSubstr("the only tag there is used, global_step4")));
@@ -226,13 +225,9 @@ TEST_F(Reshard, NotesTheOrderThatATpOfMegatronAssumes) {
 }
 
 TEST_F(Reshard, NotesPaddingOfTheVocabularyThatIsLost) {
-  const fs::path tag = folder_ / "padded" / "global_step1";
-  fs::create_directories(tag.parent_path());
-  fs::copy(tag_of("z1-bf16-tp1pp1dp2"), tag);
-  Value state = read_torch_file(tag / model_states_file(0));
-  Value info = state.at(keys::kUniversalInfo);
-  state.set(keys::kUniversalInfo, info.set(keys::kOriginalVocabSize, 500));
-  write_torch_file(tag / model_states_file(0), state);
+  const fs::path tag = copy_of("z1-bf16-tp1pp1dp2", folder_ / "padded", "global_step1");
+  change(tag / model_states_file(0), {keys::kUniversalInfo},
+         [](Value& info) { info.set(keys::kOriginalVocabSize, 500); });
   EXPECT_THAT(testing::PrintToString(run(tag, "pp", "pp=2").notes),
               HasSubstr("rows 500 to 512 of the vocabulary are padding"));
   EXPECT_THAT(testing::PrintToString(run(tag, "dp", "dp=1").notes), Not(HasSubstr("padding")));
@@ -277,16 +272,11 @@ TEST_F(Reshard, AUniversalFolderBecomesOrdinary) {
 // The order that round_robin_gradients deals depends on dp: from a universal folder it is found
 // again, as from the files themselves.
 TEST_F(Reshard, DealsOutAnew) {
-  const fs::path source = folder_ / "source" / "global_step4", universal = folder_ / "universal";
-  fs::create_directories(source.parent_path());
-  fs::copy(tag_of("z2-bf16-dp3"), source);
+  const fs::path source = copy_of("z2-bf16-dp3", folder_ / "source", "global_step4"),
+                 universal = folder_ / "universal";
   for (const auto& entry : fs::directory_iterator(source)) {
-    Value file = read_torch_file(entry.path());
-    Value config = file.at(keys::kDsConfig), zero = config.at(keys::kZeroOptimization);
-    zero.set(keys::kRoundRobinGradients, true);
-    file.set(keys::kDsConfig, config.set(keys::kZeroOptimization, zero));
-    write_torch_file(folder_ / "new.pt", file);
-    fs::rename(folder_ / "new.pt", entry.path());
+    change(entry.path(), {keys::kDsConfig, keys::kZeroOptimization},
+           [](Value& zero) { zero.set(keys::kRoundRobinGradients, true); });
   }
   run(source, "dealt", "dp=2");
   EXPECT_EQ(differences(source, to("dealt")), "");
@@ -299,18 +289,17 @@ TEST_F(Reshard, DealsOutAnew) {
 }
 
 TEST_F(Reshard, RefusesWhatCannotBe) {
-  EXPECT_THAT(refusal(tag_of("z1-bf16-dp2"), "zero=0"), HasSubstr("give zero=1"));
-  EXPECT_THAT(refusal(tag_of("z1-bf16-tp2pp2dp1"), "zero=2"),
-              HasSubstr("pipelines train with ZeRO 0 and 1 alone; give zero=1"));
-  EXPECT_THAT(refusal(tag_of("z1-fp32-dp2"), "tp=2"), HasSubstr("leave tp and pp out"));
-  EXPECT_THAT(refusal(tag_of("z1-bf16-tp2pp2dp1"), "tp=3"), HasSubstr("tp=3 cannot cut "));
-  EXPECT_THAT(refusal(tag_of("z1-bf16-tp2pp2dp1"), "pp=5"),
-              HasSubstr("pp=5 stages have only 4 layers"));
-  EXPECT_THAT(refusal(tag_of("z2-bf16-tp2dp2-nopipe"), "pp=2"), HasSubstr("leave pp out"));
-  EXPECT_THAT(refusal(tag_of("z1-fp32-dp2"), "ep=2"),
-              HasSubstr("the model has no experts; leave ep out"));
-  EXPECT_THAT(refusal(tag_of("z1-bf16-tp2pp2dp1"), "dp=16000"),
-              HasSubstr("are 64000 ranks, expected at most 16384"));
+  const std::tuple<const char*, const char*, const char*> cases[] = {
+      {"z1-bf16-dp2", "zero=0", "give zero=1"},
+      {"z1-bf16-tp2pp2dp1", "zero=2", "pipelines train with ZeRO 0 and 1 alone; give zero=1"},
+      {"z1-fp32-dp2", "tp=2", "leave tp and pp out"},
+      {"z1-bf16-tp2pp2dp1", "tp=3", "tp=3 cannot cut "},
+      {"z1-bf16-tp2pp2dp1", "pp=5", "pp=5 stages have only 4 layers"},
+      {"z2-bf16-tp2dp2-nopipe", "pp=2", "leave pp out"},
+      {"z1-fp32-dp2", "ep=2", "the model has no experts; leave ep out"},
+      {"z1-bf16-tp2pp2dp1", "dp=16000", "are 64000 ranks, expected at most 16384"}};
+  for (const auto& [source, target, expected] : cases)
+    EXPECT_THAT(refusal(tag_of(source), target), HasSubstr(expected));
   for (const auto& [target, expected] : {std::pair{"dp", "a number from 1"},
                                          {"dp=0", "a number from 1"},
                                          {"dp=2,dp=3", "each key once"},
@@ -373,9 +362,7 @@ TEST_F(Reshard, GoesOnWhereItWasKilled) {
 }
 
 TEST_F(Reshard, ADamagedByteIsAnError) {
-  const fs::path source = folder_ / "source" / "global_step4";
-  fs::create_directories(source.parent_path());
-  fs::copy(tag_of("z1-fp32-dp2"), source);
+  const fs::path source = copy_of("z1-fp32-dp2", folder_ / "source", "global_step4");
   const fs::path file = source / optim_states_file(1, 0, false);
   const Value state = read_torch_file(file).at(keys::kOptimizerStateDict);
   const TensorRecord master = state.at(keys::kFp32Groups).at(0).as_tensor();
@@ -391,9 +378,7 @@ TEST_F(Reshard, ADamagedByteIsAnError) {
 
 // HF Trainer's own files go along; a rank's random numbers go by its new name.
 TEST_F(Reshard, CarriesWhatIsBeside) {
-  const fs::path source = folder_ / "checkpoint-4" / "global_step4";
-  fs::create_directories(source.parent_path());
-  fs::copy(tag_of("z1-fp32-dp2"), source);
+  const fs::path source = copy_of("z1-fp32-dp2", folder_ / "checkpoint-4", "global_step4");
   for (const char* name : {"trainer_state.json", "rng_state_0.pth", "rng_state_1.pth"})
     write_file(source.parent_path() / name, name);
   write_file(folder_ / "thesis", "thesis");
@@ -413,23 +398,7 @@ TEST_F(Reshard, CarriesWhatIsBeside) {
   EXPECT_FALSE(fs::exists(folder_ / "three" / "rng_state_1.pth.0123abcd.tmp"));
 }
 
-// Halves and bfloat16 round to nearest even, as torch's conversion does.
-TEST(Rounded, ToNearestEven) {
-  const std::vector<float> values = {1,       1.00390625f, 1.01171875f, 65504,       65519.996f,
-                                     65520,   0x1p-24f,    0x1p-25f,    0x1.8p-25f,  -0.0f,
-                                     3.4e38f, INFINITY,    -0x1p-14f,   0x1.ffep-15f};
-  const auto count = static_cast<int64_t>(values.size());
-  const TensorRecord tensor = float_tensor({count}, values);
-  using F = std::vector<float>;
-  EXPECT_EQ(floats(as_float32(rounded(tensor, DType::kFloat16))),
-            (F{1, 1.00390625f, 1.01171875f, 65504, 65504, INFINITY, 0x1p-24f, 0, 0x1p-24f, -0.0f,
-               INFINITY, INFINITY, -0x1p-14f, 0x1.ffcp-15f + 0x1p-25f}));
-  EXPECT_EQ(floats(as_float32(rounded(tensor, DType::kBFloat16))),
-            (F{1, 1, 1.015625f, 65536, 65536, 65536, 0x1p-24f, 0x1p-25f, 0x1.8p-25f, -0.0f,
-               INFINITY, INFINITY, -0x1p-14f, 0x1p-14f}));
-}
-
-// Every number of either kind is its own rounding.
+// Every number of either kind is its own rounding. elements_test.cpp has those between them.
 TEST(Rounded, KeepsWhatFits) {
   std::vector<uint16_t> all(1 << 16);
   for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);

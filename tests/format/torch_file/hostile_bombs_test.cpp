@@ -109,8 +109,6 @@ class Bombs : public TempFolder {
     }
     const int64_t twice = 2 * static_cast<int64_t>(content.size());
     EXPECT_LE(peak.bytes(), twice + kAllowance) << message;
-    most_ = std::max(most_, peak.bytes() - twice);
-    ++count_;
     return message;
   }
 
@@ -119,13 +117,7 @@ class Bombs : public TempFolder {
                    result);
   }
 
-  ~Bombs() override {
-    std::printf("%d files, at most %ld KiB beyond twice the file\n", count_, most_ / 1024);
-  }
-
   fs::path path_ = folder_ / "bomb.pt";
-  int64_t most_ = INT64_MIN;
-  int count_ = 0;
 };
 
 #define EXPECT_REFUSED(message, part) \

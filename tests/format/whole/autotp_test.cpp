@@ -165,14 +165,11 @@ TEST_F(AutoTpFiles, ConvertNoMomentsOfScaledWeights) {
   fs::copy(resolve_tag(fixture("z3-fp32-dp2-autotp") / "checkpoint"), tag);
   for (int dp = 0; dp < 2; ++dp) {
     for (int tp = 0; tp < 2; ++tp) {
-      change(tag / zero3_model_states_file(dp, tp), [](Value& state) {
-        Value info = state.at(keys::kUniversalInfo), maps = info.at(keys::kAffineMap),
-              params = maps.at(keys::kAffineParams);
-        const std::vector<MapSlice> halved = {{0, 8, {0, 1}, 0.5}};
-        params.set("^norm\\.bias$", map_of_slices({8}, 0, {halved, halved}));
-        maps.set(keys::kAffineParams, params);
-        state.set(keys::kUniversalInfo, info.set(keys::kAffineMap, maps));
-      });
+      change(tag / zero3_model_states_file(dp, tp),
+             {keys::kUniversalInfo, keys::kAffineMap, keys::kAffineParams}, [](Value& params) {
+               const std::vector<MapSlice> halved = {{0, 8, {0, 1}, 0.5}};
+               params.set("^norm\\.bias$", map_of_slices({8}, 0, {halved, halved}));
+             });
     }
   }
   const ConvertOptions options{.input = tag, .output = folder_ / "universal"};

@@ -11,36 +11,19 @@ namespace {
 
 using Kind = Checkpoint::Kind;
 
-class SameWhole : public ::testing::TestWithParam<std::string> {};
+class Whole : public TempFolder {};
 
-// Compares the real converter's folder with its source, every tensor and shape.
-TEST_P(SameWhole, OrdinaryAndUniversal) {
-  const Checkpoint ordinary = open_checkpoint(fixture(GetParam()) / "checkpoint", 2),
-                   universal = open_checkpoint(fixture(GetParam()) / "universal", 2);
-  EXPECT_EQ(ordinary.kind, Kind::kOrdinary);
-  EXPECT_EQ(universal.kind, Kind::kUniversal);
-  EXPECT_EQ(ordinary.metadata.at(keys::kDpWorldSize), universal.metadata.at(keys::kDpWorldSize));
-  ASSERT_EQ(ordinary.names(), universal.names());
-  EXPECT_GT(ordinary.names().size(), 16u);
-  for (const std::string& name : ordinary.names()) {
-    const SavedParameter a = ordinary.parameter(name), b = universal.parameter(name);
-    EXPECT_EQ(a.shape, b.shape) << name;
-    EXPECT_EQ(static_cast<bool>(a.step), static_cast<bool>(b.step)) << name;
-    if (a.step) {
-      EXPECT_EQ(a.step.as_double(), b.step.as_double()) << name;
-    }
-    ASSERT_EQ(a.states.size(), b.states.size()) << name;
-    for (const auto& [state, tensor] : a.states) {
-      ASSERT_TRUE(b.state(state).bytes) << name << " " << state;
-      EXPECT_EQ(tensor.shape, a.shape);
-      EXPECT_EQ(read_bytes(tensor), read_bytes(b.state(state))) << name;
-    }
+// ckpt_diff_test.cpp compares their tensors.
+TEST_F(Whole, KnowsOrdinaryFromUniversalCheckpoints) {
+  for (const std::string& name : kConverted) {
+    const Checkpoint ordinary = open_checkpoint(fixture(name) / "checkpoint", 2),
+                     universal = open_checkpoint(fixture(name) / "universal", 2);
+    EXPECT_EQ(ordinary.kind, Kind::kOrdinary);
+    EXPECT_EQ(universal.kind, Kind::kUniversal);
+    EXPECT_EQ(ordinary.metadata.at(keys::kDpWorldSize), universal.metadata.at(keys::kDpWorldSize));
+    EXPECT_GT(ordinary.names().size(), 16u);
   }
 }
-
-INSTANTIATE_TEST_SUITE_P(Fixtures, SameWhole, ::testing::ValuesIn(kConverted), test_name);
-
-class Whole : public TempFolder {};
 
 TEST_F(Whole, ReadsAnyRangeOfATensorThatTpCuts) {
   const Checkpoint checkpoint = open_checkpoint(tag_of("z1-bf16-tp2pp2dp1"), 2);
@@ -56,23 +39,6 @@ TEST_F(Whole, ReadsAnyRangeOfATensorThatTpCuts) {
   EXPECT_TRUE(std::equal(some.begin(), some.end(), all.begin() + 30));
   EXPECT_EQ(checkpoint.parameter("tied_modules.embed.word_embeddings.weight").pp_ranks,
             (std::vector<int>{0, 1}));
-}
-
-TEST_F(Whole, TensorsThatZero3LeavesFlatGetTheirShapes) {
-  const Checkpoint universal = open_checkpoint(fixture("z3-fp32-dp3-frozen") / "universal", 2);
-  const SavedParameter weight = universal.parameter("h.1.attn.weight");
-  EXPECT_EQ(weight.shape, (Shape{72, 24}));
-  EXPECT_EQ(weight.step.as_double(), 4);
-}
-
-// Copies under second names have the model's precision; the first name has masters.
-TEST_F(Whole, TiedNamesStandForTheSameParameter) {
-  const Checkpoint checkpoint = open_checkpoint(tag_of("z1-bf16-dp2"), 2);
-  ASSERT_TRUE(checkpoint.metadata.at(keys::kSharedParams).contains("head.weight"));
-  const SavedParameter head = checkpoint.parameter("head.weight"),
-                       wte = checkpoint.parameter("wte.weight");
-  EXPECT_EQ(floats(head.weight()), floats(wte.weight()));
-  EXPECT_EQ(floats(head.state(kExpAvgState)), floats(wte.state(kExpAvgState)));
 }
 
 TEST_F(Whole, WeightsAlone) {
@@ -166,12 +132,6 @@ TEST_F(Whole, SaysWhatAFolderHoldsThatIsNoCheckpoint) {
   }
   const Checkpoint checkpoint = open_checkpoint(tag_of("z1-bf16-dp2"), 1);
   EXPECT_REFUSES(checkpoint.parameter("no.such"), "has no parameter no.such");
-}
-
-TEST_F(Whole, TpNeedsToBeToldHowShardsAreMerged) {
-  const fs::path tag = copy_of("z1-bf16-tp2pp2dp1", folder_);
-  change(tag / model_states_file(0), [](Value& v) { v.erase(keys::kUniversalInfo); });
-  EXPECT_THAT(refusal(tag), HasSubstr("nothing says how the shards of tp 2 are merged"));
 }
 
 TEST_F(Whole, AUniversalParameterThatIsDamagedIsNamed) {

@@ -6,27 +6,19 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <map>
 
 #include "framework/format/io/file_io.h"
 #include "framework/format/layout/names.h"
 #include "framework/format/whole/convert.h"
 #include "tests/support/fixtures.h"
 #include "tests/support/synthetic.h"
+#include "tests/support/tree.h"
 
 namespace anymesh {
 namespace {
 
 class FailingCalls : public TempFolder {
  protected:
-  std::map<std::string, std::string> contents(const fs::path& folder) const {
-    std::map<std::string, std::string> files;
-    for (const auto& entry : fs::recursive_directory_iterator(folder))
-      if (entry.is_regular_file())
-        files[fs::relative(entry.path(), folder)] = read_file(entry.path());
-    return files;
-  }
-
   const ConvertOptions options_{.input = folder_ / "global_step1",
                                 .output = folder_ / "global_step1_universal",
                                 .inject_missing_info = true};
@@ -37,7 +29,7 @@ class FailingCalls : public TempFolder {
 TEST_F(FailingCalls, AfterAKillAtAnyCallTheNextRunMakesUpForIt) {
   Synthetic{.parameters = {{"a.weight", {3, 7}}, {"b.bias", {5}}}, .dp = 2}.write(options_.input);
   convert_to_universal(options_, {});
-  const auto expected = contents(options_.output);
+  const auto expected = tree(options_.output);
   for (const auto& [has_manifest, swaps] : {std::pair(true, true), {false, true}, {true, false}}) {
     FailingCall::cannot_swap = !swaps;
     bool killed = true;
@@ -45,7 +37,7 @@ TEST_F(FailingCalls, AfterAKillAtAnyCallTheNextRunMakesUpForIt) {
     for (; killed; ++at) {
       SCOPED_TRACE("call " + std::to_string(at));
       if (!has_manifest) fs::remove(options_.output / kManifestFile);
-      const auto before = contents(options_.output);
+      const auto before = tree(options_.output);
       const pid_t child = fork();
       if (child == 0) {
         const FailingCall killing(folder_, at, FailingCall::kKill);
@@ -56,10 +48,10 @@ TEST_F(FailingCalls, AfterAKillAtAnyCallTheNextRunMakesUpForIt) {
       waitpid(child, &status, 0);
       killed = WIFSIGNALED(status);
       if (fs::exists(options_.output) || swaps) {
-        EXPECT_THAT(contents(options_.output), AnyOf(before, expected));
+        EXPECT_THAT(tree(options_.output), AnyOf(before, expected));
       }
       convert_to_universal(options_, {});
-      EXPECT_EQ(contents(options_.output), expected);
+      EXPECT_EQ(tree(options_.output), expected);
       EXPECT_EQ(list_folder(folder_), "global_step1, global_step1_universal, latest_universal");
     }
     EXPECT_GT(at, 60);
@@ -70,7 +62,7 @@ TEST_F(FailingCalls, AfterAKillAtAnyCallTheNextRunMakesUpForIt) {
 TEST_F(FailingCalls, NoneLeavesHalfAConversion) {
   Synthetic{.parameters = {{"a.weight", {3, 7}}, {"b.bias", {5}}}, .dp = 2}.write(options_.input);
   convert_to_universal(options_, {});
-  const auto expected = contents(options_.output);
+  const auto expected = tree(options_.output);
   ASSERT_GT(expected.size(), 6u);
   int64_t at = 0;
   for (bool met = true; met; ++at) {
@@ -85,13 +77,13 @@ TEST_F(FailingCalls, NoneLeavesHalfAConversion) {
     }
     ASSERT_EQ(met, !message.empty());
     if (fs::exists(options_.output)) {
-      EXPECT_EQ(contents(options_.output), expected);
+      EXPECT_EQ(tree(options_.output), expected);
     }
     if (fs::exists(folder_ / kLatestUniversalFile)) {
       EXPECT_EQ(read_file(folder_ / kLatestUniversalFile), "global_step1_universal");
     }
     convert_to_universal(options_, {});
-    EXPECT_EQ(contents(options_.output), expected);
+    EXPECT_EQ(tree(options_.output), expected);
     EXPECT_EQ(read_file(folder_ / kLatestUniversalFile), "global_step1_universal");
   }
   EXPECT_GT(at, 40);

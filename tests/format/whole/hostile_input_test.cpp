@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <map>
 
-#include "framework/data/indexed_dataset.h"
 #include "framework/format/torch_file/zip.h"
 #include "tests/support/allocation_count.h"
 #include "tests/support/fixtures.h"
@@ -22,17 +21,6 @@ constexpr uint64_t kTruncations = 16, kFlips = 64;
 constexpr uint64_t kTruncations = 64, kFlips = 256;
 #endif
 constexpr uint64_t kTurns = 7;
-
-struct Counts {
-  int files = 0, truncations = 0, flips = 0, errors = 0, correct = 0;
-  int64_t most_memory = 0;  // beyond twice the file
-  void print(const char* what) const {
-    std::printf(
-        "%s: %d files, %d truncations, %d flips: %d errors, %d correct reads; at most %ld "
-        "KiB beyond twice the file\n",
-        what, files, truncations, flips, errors, correct, most_memory / 1024);
-  }
-};
 
 class HostileInput : public TempFolder {
  protected:
@@ -50,8 +38,6 @@ class HostileInput : public TempFolder {
           << refusal.what();
     }
     EXPECT_LE(peak.bytes(), twice + kAllowance);
-    counts_.most_memory = std::max(counts_.most_memory, peak.bytes() - twice);
-    ++(error ? counts_.errors : counts_.correct);
     return error;
   }
 
@@ -61,7 +47,6 @@ class HostileInput : public TempFolder {
     const uint64_t size = fs::file_size(from);
     for (uint64_t i = kTruncations; i-- > 0;) {
       if (!has_turn(i)) continue;
-      ++counts_.truncations;
       fs::resize_file(path, size * i / kTruncations);
       EXPECT_TRUE(refused(path, read)) << from << " cut to " << fs::file_size(path);
     }
@@ -77,7 +62,6 @@ class HostileInput : public TempFolder {
     std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
     for (size_t i = 0; i < places.size(); ++i) {
       if (!has_turn(i)) continue;
-      ++counts_.flips;
       const auto at = static_cast<std::streamoff>(places[i]);
       const auto byte = static_cast<char>(file.seekg(at).get());
       file.seekp(at).put(static_cast<char>(byte ^ 1 << i % 8)).flush();
@@ -91,8 +75,6 @@ class HostileInput : public TempFolder {
 
   // Tells the damages of the next file of this form.
   void next_of(const std::string& form) { turn_ = seen_[form]++; }
-
-  Counts counts_;
 
  private:
   bool has_turn(uint64_t i) const { return turn_ == 0 || i % kTurns == turn_ % kTurns; }
@@ -160,38 +142,8 @@ TEST_F(HostileInput, TorchFiles) {
     next_of(form_of(from));
     truncate(from, folder_ / "damaged.pt", read);
     flip(from, folder_ / "damaged.pt", places_in(from), read, in_payload);
-    ++counts_.files;
   }
-  counts_.print("torch files");
-  EXPECT_GT(counts_.files, 1000);
-}
-
-// The format has no checksum, so only its redundancy shows a change. The last length has none;
-// there a change must not touch the other sequences.
-TEST_F(HostileInput, IndexFiles) {
-  const fs::path from = fs::path(ANYMESH_TEST_DATA) / "data" / "corpus_text_document.idx";
-  fs::copy_file(fs::path(from).replace_extension(".bin"), folder_ / "damaged.bin");
-  const auto tokens = [](const IndexedDataset& data, int64_t sequence) {
-    std::vector<int64_t> result(static_cast<size_t>(data.length(sequence)));
-    data.read(sequence, 0, result);
-    return result;
-  };
-  const IndexedDataset original(fs::path(from).replace_extension().string());
-  const auto read = [&](const fs::path& path) {
-    const IndexedDataset data(fs::path(path).replace_extension().string());
-    ASSERT_EQ(data.size(), original.size());
-    for (int64_t i = 0; i < data.size() - 1; ++i) ASSERT_EQ(tokens(data, i), tokens(original, i));
-  };
-  std::vector<uint64_t> places;
-  const uint64_t size = fs::file_size(from);
-  for (uint64_t i = 0; i < kFlips; ++i) places.push_back(size * i / kFlips);
-  truncate(from, folder_ / "damaged.idx", read);
-  const uint64_t lengths = 34, documents = lengths + 12 * static_cast<uint64_t>(original.size());
-  flip(from, folder_ / "damaged.idx", places, read, [&](uint64_t at) {
-    return at < lengths + 4 * 82 || (at >= lengths + 4 * 83 && at < documents);
-  });
-  ++counts_.files;
-  counts_.print("index files");
+  EXPECT_GT(files.size(), 1000u);
 }
 
 }  // namespace

@@ -52,10 +52,7 @@ class HostileWords : public TempFolder {
       text = work();
     } catch (const std::exception& error) {
       text = printable_message(error);
-      ++errors_;
     }
-    ++count_;
-    longest_ = std::max(longest_, text.size());
     std::string_view rest = text;
     while (!rest.empty()) {
       const size_t size = rest[0] == '\n' ? 1 : printable_bytes(rest);
@@ -83,13 +80,6 @@ class HostileWords : public TempFolder {
     fs::remove_all(out);
     return texts;
   }
-
-  ~HostileWords() override {
-    std::printf("%d commands, %d errors, at most %zu bytes printed\n", count_, errors_, longest_);
-  }
-
-  int count_ = 0, errors_ = 0;
-  size_t longest_ = 0;
 };
 
 TEST_F(HostileWords, NamesOfTensors) {
