@@ -10,7 +10,7 @@
 #include "framework/checkpoint/load/find_loadable_tags.h"
 #include "framework/checkpoint/torch_bridge.h"
 #include "framework/comm/agreement.h"
-#include "framework/format/sharded/tensor_views.h"
+#include "framework/format/sharded.h"
 
 namespace anymesh {
 namespace {
