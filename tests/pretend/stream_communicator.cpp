@@ -71,6 +71,7 @@ class StreamCommunicator final : public Communicator {
   }
   void exchange(torch::Tensor send, int to, torch::Tensor recv, int from) override {
     if (!send.defined() && !recv.defined()) return;
+    if ((send.defined() ? send : recv).is_cpu()) return host_->exchange(send, to, recv, from);
     TORCH_CHECK(connected_, "exchange() before connect_neighbours(): NCCL would hang");
     run({send}, {recv}, [&] { staged_->exchange(send, to, recv, from); })->wait();
   }
