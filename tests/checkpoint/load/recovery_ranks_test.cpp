@@ -210,10 +210,11 @@ RANKS_TEST_F(Recovery, NodesThatHoldDifferentModelsRefuseTogether) {
        {std::pair("node0", TinyOptions()), std::pair("node1", larger)}) {
     TinyRun run(kSlices, 1, options);
     run.train(1);
-    run.engine.save_checkpoint(folder_ / name);
+    const fs::path folder = folder_ / name;
+    run.engine.save_checkpoint(folder);
     on_first_rank([&] {
-      const fs::path output = folder_ / name / "global_step1_universal";
-      convert_to_universal({.input = folder_ / name / "global_step1", .output = output}, {});
+      const fs::path output = folder / "global_step1_universal";
+      convert_to_universal({.input = folder / "global_step1", .output = output}, {});
       fs::remove(output / kManifestFile);
     });
   }
