@@ -210,12 +210,11 @@ LoadResult load_tag(const fs::path& load_dir, const fs::path& folder, Checkpoint
   if (!as_saved) own_files = {};
   OpenedForAll opened;
   Checkpoint& checkpoint = opened.checkpoint;
-  if (!as_saved && !options.custom_load_fn)
-    opened = open_for_all(folder, run, weights_only(options), checks);
+  if (!as_saved)
+    opened = open_for_all(folder, run, weights_only(options),
+                          /*by_itself=*/options.custom_load_fn != nullptr, checks);
   read_together(world, folder, [&] {
-    if (as_saved) return;
-    if (options.custom_load_fn) checkpoint = open_checkpoint(folder, /*threads=*/1, &checks);
-    if (!weights_only(options))
+    if (!as_saved && !weights_only(options))
       require_states(folder, checkpoint.states_refused,
                      "--no-load-optim or --finetune load the weights alone");
   });

@@ -64,7 +64,7 @@ Ranges ranges_in(const std::string& text) {
   return ranges;
 }
 
-// A ShardFragment as it is sent; `source` is the place of its bytes in the plan's list.
+// A ShardFragment as it is sent; `source` is the place of its bytes in the part's list.
 struct SentFragment {
   int64_t source, dp_rank, begin, numel, offset;
 };
@@ -193,7 +193,7 @@ class PartWriter {
   std::vector<Value> sources_;
 };
 
-// Opens the places in a plan. Each record is opened once.
+// Opens the places in a part. Each record is opened once.
 class PlaceReader {
  public:
   explicit PlaceReader(RecordChecksums& checks) : checks_(checks) {}
@@ -290,9 +290,11 @@ Checkpoint part_in(const std::string& text, const fs::path& folder, RecordChecks
 }  // namespace
 
 OpenedForAll open_for_all(const fs::path& folder, const CheckpointedRun& run, bool weights_only,
-                          RecordChecksums& checks) {
+                          bool by_itself, RecordChecksums& checks) {
   Communicator& world = *run.grid.world;
-  const std::vector<std::string> hosts = gather_strings(world, host_name());
+  // A rank that opens by itself counts as a host of its own.
+  const std::vector<std::string> hosts =
+      gather_strings(world, by_itself ? std::to_string(world.rank()) : host_name());
   const auto mine = std::ranges::find(hosts, hosts[static_cast<size_t>(world.rank())]);
   const int opener = static_cast<int>(mine - hosts.begin());
   const bool opens = opener == world.rank();

@@ -12,12 +12,12 @@ namespace anymesh {
 // know all names, but only this rank's parameters, and of those only the fragments that it needs.
 //
 // Every rank opens a universal folder or weights by itself, and files whose elements do not lie in
-// one piece. Collective over grid.world. Throws as read_together() does.
+// one piece. With `by_itself` it opens any checkpoint so. Collective over grid.world. Throws as read_together() does.
 struct OpenedForAll {
   Checkpoint checkpoint;
   bool by_another = false;  // whose messages name the files better
 };
 OpenedForAll open_for_all(const std::filesystem::path& folder, const CheckpointedRun& run,
-                          bool weights_only, RecordChecksums& checks);
+                          bool weights_only, bool by_itself, RecordChecksums& checks);
 
 }  // namespace anymesh
