@@ -11,6 +11,11 @@ function(import_library target prefix name package header)
     IMPORTED_LOCATION "${${prefix}_LIBRARY}" INTERFACE_INCLUDE_DIRECTORIES "${${prefix}_INCLUDE_DIR}")
 endfunction()
 
+# Linked statically, so that the checkpoint tools run on machines without it.
+import_library(libdeflate::libdeflate LIBDEFLATE libdeflate libdeflate-dev libdeflate.h libdeflate.a deflate)
+if(ANYMESH_CHECKPOINTS_ONLY)
+  return()
+endif()
 import_library(sentencepiece::sentencepiece SENTENCEPIECE SentencePiece libsentencepiece-dev sentencepiece_processor.h sentencepiece)
 import_library(sentencepiece::train SENTENCEPIECE_TRAIN SentencePiece libsentencepiece-dev sentencepiece_trainer.h
                sentencepiece_train)  # only for tests
@@ -19,5 +24,3 @@ import_library(utf8proc::utf8proc UTF8PROC utf8proc libutf8proc-dev utf8proc.h u
 import_library(pcre2::pcre2 PCRE2 PCRE2 libpcre2-dev pcre2.h pcre2-8)
 import_library(zlib::zlib ZLIB zlib zlib1g-dev zlib.h z)
 import_library(zstd::zstd ZSTD libzstd libzstd-dev zstd.h zstd)
-# Linked statically, so that the checkpoint tools run on machines without it.
-import_library(libdeflate::libdeflate LIBDEFLATE libdeflate libdeflate-dev libdeflate.h libdeflate.a deflate)

@@ -75,6 +75,6 @@ int run(const ReshardOptions& options) {
 }  // namespace
 }  // namespace anymesh
 
-int main(int argc, char** argv) {
+ANYMESH_MAIN(ds_reshard)(int argc, char** argv) {
   return anymesh::run_tool("ds_reshard", 1, argc, argv, anymesh::parse, anymesh::run);
 }

@@ -82,6 +82,6 @@ int convert(const ConvertOptions& options) {
 }  // namespace
 }  // namespace anymesh
 
-int main(int argc, char** argv) {
+ANYMESH_MAIN(ds_to_universal)(int argc, char** argv) {
   return anymesh::run_tool("ds_to_universal", 1, argc, argv, anymesh::parse, anymesh::convert);
 }

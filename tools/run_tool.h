@@ -83,6 +83,13 @@ inline int workers_of(const cxxopts::ParseResult& parsed, const char* name) {
   throw_error("--", name, " (", count, ") must be from 1 to 1024");
 }
 
+// Begins a tool. It is the program's main() or, in the Python module, the function NAME_main().
+#ifdef ANYMESH_PYTHON
+#define ANYMESH_MAIN(name) int name##_main
+#else
+#define ANYMESH_MAIN(name) int main
+#endif
+
 // Runs work(parse(argc, argv)) and returns its exit status. Wrong arguments end in 2. Any other
 // error, in printing too, ends in `failure`. Both print one line under the tool's name.
 template <class Parse, class Work>

@@ -85,6 +85,6 @@ int export_weights(const Arguments& arguments) {
 }  // namespace
 }  // namespace anymesh
 
-int main(int argc, char** argv) {
+ANYMESH_MAIN(zero_to_fp32)(int argc, char** argv) {
   return anymesh::run_tool("zero_to_fp32", 1, argc, argv, anymesh::parse, anymesh::export_weights);
 }

@@ -52,6 +52,10 @@ def main():
     picture = re.findall(r"relative Δ ≤ (\d\.\de-\d+)[.;]", found(r"<desc>(.*?)</desc>", "docs/loss_curves.svg"))
     expect("README.md", "deltas of the table and of docs/loss_curves.svg, of one run", table, picture)
 
+    for name in ("scikit-build-core", "nanobind"):
+        pin = re.search(rf"ANYMESH_{name.upper().replace('-', '_')}_VERSION (\S+)\)", text("cmake/versions.cmake")).group(1)
+        expect("pyproject.toml", name, found(rf'"{name}==([^"]+)"', "pyproject.toml"), pin)
+
     lessons = len([p for p in (ROOT / "tutorials").iterdir() if p.name[:2].isdigit()])
     expect("README.md", "lessons", number(r"the (\w+) \[lessons\]", "README.md"), lessons)
     expect("README.md", "lessons of the tree", number(r"tutorials/ +(\w+) lessons", "README.md"), lessons)

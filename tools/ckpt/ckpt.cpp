@@ -8,6 +8,7 @@
 
 #include "framework/util/errors.h"
 #include "framework/util/plain_words.h"
+#include "tools/progress_line.h"
 #include "tools/run_tool.h"
 
 namespace anymesh {
@@ -78,8 +79,12 @@ int run(const Command& command) try {
   const auto& [name, paths, parameter, options] = command;
   if (parameter) return follow_parameter(paths[0], *parameter, options, std::cout);
   if (name == "inspect") return inspect_checkpoint(paths[0], options, std::cout);
-  if (name == "verify") return verify_checkpoint(paths[0], options, std::cout);
-  return diff_checkpoints(paths[0], paths[1], options, std::cout);
+  return with_progress([&, &given = options](const ProgressCallback& progress) {
+    CkptOptions options = given;
+    options.progress = progress;
+    if (name == "verify") return verify_checkpoint(paths[0], options, std::cout);
+    return diff_checkpoints(paths[0], paths[1], options, std::cout);
+  });
 } catch (const Unreadable& error) {
   std::cerr << "ckpt: " << printable_message(error) << '\n';
   return kExitNotUnderstood;
@@ -88,7 +93,7 @@ int run(const Command& command) try {
 }  // namespace
 }  // namespace anymesh
 
-int main(int argc, char** argv) {
+ANYMESH_MAIN(ckpt)(int argc, char** argv) {
   return anymesh::run_tool("ckpt", anymesh::kExitNoCheckpoint, argc, argv, anymesh::parse,
                            anymesh::run);
 }

@@ -18,8 +18,9 @@ enum CkptExit {
   kExitNotUnderstood = 3,  // may be whole, but is not understood, or cannot be opened here
 };
 struct CkptOptions {
-  int workers = 4;   // threads
-  bool all = false;  // every line, however many
+  int workers = 4;                 // threads
+  bool all = false;                // every line, however many
+  ProgressCallback progress = {};  // of verify and diff
 };
 
 int inspect_checkpoint(const std::filesystem::path& path, const CkptOptions& options,

@@ -46,6 +46,16 @@ bool has_weights_alone(const Checkpoint& checkpoint) {
   return checkpoint.kind == Checkpoint::Kind::kWeights || !checkpoint.states_refused.empty();
 }
 
+// Returns how many bytes of a parameter of A are compared; 0 if it cannot be read.
+uint64_t compared_bytes(const Checkpoint& a, const std::string& name) try {
+  uint64_t bytes = 0;
+  if (a.contains(name))
+    for (const auto& [state, tensor] : a.parameter(name).states) bytes += tensor.nbytes();
+  return bytes;
+} catch (const std::exception&) {
+  return 0;
+}
+
 Findings diff_parameter(const Checkpoint& a, const Checkpoint& b, const std::string& name,
                         std::atomic<int64_t>& tensors) {
   if (!a.contains(name) || !b.contains(name))
@@ -167,10 +177,15 @@ int diff_checkpoints(const std::filesystem::path& a, const std::filesystem::path
   std::set_union(one.names().begin(), one.names().end(), other.names().begin(), other.names().end(),
                  std::back_inserter(names));
   std::vector<Findings> found(names.size());
+  uint64_t bytes = 0;
+  if (options.progress)
+    for (const std::string& name : names) bytes += compared_bytes(one, name);
+  ProgressCounter compared(bytes, options.progress);
   std::atomic<int64_t> tensors{0};
   parallel_for(names.size(), options.workers, [&](size_t i) {
     try {
       found[i] = diff_parameter(one, other, names[i], tensors);
+      if (options.progress) compared.add(compared_bytes(one, names[i]));
     } catch (const Unreadable& error) {
       found[i].unknown = {printable(names[i]) + ": cannot be compared: " + error.what()};
     } catch (const std::exception& error) {

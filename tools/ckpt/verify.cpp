@@ -2,6 +2,7 @@
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 
 #include "framework/format/folder.h"
@@ -37,6 +38,8 @@ class Verifier {
 
   int run(std::ostream& out) {
     list_files();
+    const int passes = 1 + fs::exists(path_ / kManifestFile) + (kind_ == Kind::kOrdinary);
+    read_.emplace(static_cast<uint64_t>(passes) * bytes_of(files_), options_.progress);
     parallel_for(files_.size(), options_.workers, [&](size_t i) {
       if (is_torch_file(files_[i])) attempt([&] { check_file(files_[i]); });
     });
@@ -105,7 +108,10 @@ class Verifier {
   void check_file(const fs::path& file) {
     const ZipReader zip = open_torch_file(file);
     if (!zip.has_crcs()) add(without_crcs_, file.string());
-    for (const auto& record : zip.records()) attempt([&] { zip.check(record); });
+    for (const auto& record : zip.records()) {
+      attempt([&] { zip.check(record); });
+      read_->add(record.size);
+    }
     const auto rank = ranks_.find(file.filename().string());
     if (rank == ranks_.end()) return;
     Value& content = rank->second.content = read_torch_file(zip);
@@ -120,7 +126,8 @@ class Verifier {
     const auto manifest = read_manifest(path_);
     if (!manifest) return;
     for (const std::string& damage :
-         {size_damage(path_, manifest->files), checksum_damage(path_, manifest->files)})
+         {size_damage(path_, manifest->files),
+          checksum_damage(path_, manifest->files, [&](uint64_t bytes) { read_->add(bytes); })})
       if (!damage.empty()) add(damage);
     const IsOurs known =
         kind_ == Kind::kUniversal ? universal_entries(path_) : entries_of(*manifest);
@@ -256,6 +263,9 @@ class Verifier {
     for (const auto& [name, shards] : ranks->parameters) names.push_back(&name);
     parallel_for(names.size(), options_.workers, [&](size_t i) {
       attempt([&] { check_parameter(*ranks, merger, weights, *names[i]); });
+      for (const ParameterShard& shard : ranks->parameters.at(*names[i]))
+        for (const auto& [state, held] : shard.states)
+          read_->add(static_cast<uint64_t>(numel(shard.shape_of(held))) * element_size(held.dtype));
     });
     attempt([&] { check_contents(*ranks, /*sample=*/true, nullptr); });
     parameters_ = static_cast<int64_t>(names.size());
@@ -365,6 +375,7 @@ class Verifier {
   fs::path path_;
   Kind kind_;
   CkptOptions options_;
+  std::optional<ProgressCounter> read_;
   std::vector<fs::path> files_;
   std::map<std::string, RankFile> ranks_;  // files with a rank in their name, by name
   Texts renamed_;                          // names that files would have without sequence ranks

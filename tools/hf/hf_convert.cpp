@@ -119,6 +119,6 @@ int convert(const Command& command) {
 }  // namespace
 }  // namespace anymesh
 
-int main(int argc, char** argv) {
+ANYMESH_MAIN(hf_convert)(int argc, char** argv) {
   return anymesh::run_tool("hf_convert", 1, argc, argv, anymesh::parse, anymesh::convert);
 }

@@ -160,11 +160,14 @@ std::string size_damage(const fs::path& folder, const std::vector<Manifest::File
   });
 }
 
-std::string checksum_damage(const fs::path& folder, const std::vector<Manifest::File>& files) {
-  return damage_of(folder, files, [](const fs::path& path, const Manifest::File& file) {
+std::string checksum_damage(const fs::path& folder, const std::vector<Manifest::File>& files,
+                            const std::function<void(uint64_t bytes)>& read) {
+  return damage_of(folder, files, [&read](const fs::path& path, const Manifest::File& file) {
     if (!fs::is_regular_file(path)) return std::string();
     const anymesh::File there(path);
-    if (there.crc(0, there.size()) == file.crc) return std::string();
+    const uint32_t crc = there.crc(0, there.size());
+    if (read) read(there.size());
+    if (crc == file.crc) return std::string();
     return "its checksum differs from the one written" + first_damaged_record(path);
   });
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -54,8 +55,9 @@ std::string size_damage(const std::filesystem::path& folder,
                         const std::vector<Manifest::File>& files);
 
 // Returns, in the same form, the files that are there but do not match their checksum, with the
-// first damaged record and its offset.
+// first damaged record and its offset. Tells `read`, if given, the size of each file that is read.
 std::string checksum_damage(const std::filesystem::path& folder,
-                            const std::vector<Manifest::File>& files);
+                            const std::vector<Manifest::File>& files,
+                            const std::function<void(uint64_t bytes)>& read = {});
 
 }  // namespace anymesh

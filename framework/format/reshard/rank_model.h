@@ -53,9 +53,6 @@ struct RankModel {
 // weights there or in layer files.
 DType model_dtype(const Value& model_state, const std::vector<NamedTensors>& layers);
 
-// Returns the mesh of the run that saved a checkpoint.
-CheckpointMesh mesh_of(const ShardedCheckpoint& source);
-
 // Whether the optimizer is cut among dp ranks: at ZeRO 1 to 3, and BF16_Optimizer's at ZeRO 0.
 bool is_partitioned(const ShardedCheckpoint& source);
 

@@ -7,6 +7,9 @@
 
 namespace anymesh {
 
+class Checkpoint;
+struct ShardedCheckpoint;
+
 // The mesh, ZeRO stage and precision that a checkpoint is cut for.
 struct CheckpointMesh {
   int tp_size = 1, pp_size = 1, dp_size = 1, stage = 0;
@@ -14,6 +17,10 @@ struct CheckpointMesh {
   int ep_size = 1;                // ranks that share the experts, out of dp
 };
 std::string to_string(const CheckpointMesh& mesh);  // "ZeRO 2, tp 1, pp 1, dp 6, bf16"
+
+// Returns the mesh of the run that saved a checkpoint, or that a universal folder was made from.
+CheckpointMesh mesh_of(const ShardedCheckpoint& source);
+CheckpointMesh mesh_of(const Checkpoint& universal);
 
 // The parts of a mesh that --target names. The others stay as they are in the source.
 struct ReshardTarget {

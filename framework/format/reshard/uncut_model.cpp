@@ -50,23 +50,6 @@ Groups groups_of(const UncutModel& model, const Value& state) {
   return groups;
 }
 
-// Returns the mesh of the run that a universal folder was made from.
-CheckpointMesh mesh_of(const Checkpoint& universal) {
-  const Value& metadata = universal.metadata;
-  const Value counts = universal.optimizer_state.find(keys::kPartitionCount),
-              count = counts.is_list() && counts.size() > 0 ? counts.at(0) : counts;
-  const auto [tp, pp] = degrees_of(metadata);
-  if (tp < 1 || pp < 1 || tp > 1 << 16 || pp > 1 << 16)
-    metadata.find(keys::kParallelDimensions).fail("plausible degrees");
-  return {.tp_size = static_cast<int>(tp),
-          .pp_size = static_cast<int>(pp),
-          .dp_size = static_cast<int>(
-              metadata.find(keys::kDpWorldSize).value_or(count).value_or(1).as_int()),
-          .stage = zero_stage_of(universal.optimizer_state.find(keys::kZeroStage).value_or(1)),
-          .dtype = model_dtype(metadata, {}),
-          .ep_size = ExpertSpread::from(universal.model_states).ep_size};
-}
-
 // Adds the groups of a stage. Stages share tied parameters.
 void add_stage(UncutModel& model, const Groups& stage, const std::string& where) {
   Groups& groups = model.groups;
@@ -82,6 +65,22 @@ void add_stage(UncutModel& model, const Groups& stage, const std::string& where)
 }
 
 }  // namespace
+
+CheckpointMesh mesh_of(const Checkpoint& universal) {
+  const Value& metadata = universal.metadata;
+  const Value counts = universal.optimizer_state.find(keys::kPartitionCount),
+              count = counts.is_list() && counts.size() > 0 ? counts.at(0) : counts;
+  const auto [tp, pp] = degrees_of(metadata);
+  if (tp < 1 || pp < 1 || tp > 1 << 16 || pp > 1 << 16)
+    metadata.find(keys::kParallelDimensions).fail("plausible degrees");
+  return {.tp_size = static_cast<int>(tp),
+          .pp_size = static_cast<int>(pp),
+          .dp_size = static_cast<int>(
+              metadata.find(keys::kDpWorldSize).value_or(count).value_or(1).as_int()),
+          .stage = zero_stage_of(universal.optimizer_state.find(keys::kZeroStage).value_or(1)),
+          .dtype = model_dtype(metadata, {}),
+          .ep_size = ExpertSpread::from(universal.model_states).ep_size};
+}
 
 void check_hyperparameters(const Value& param_groups, const fs::path& folder) {
   for (const Value& group : param_groups.items()) {

@@ -60,6 +60,7 @@ class Converted : public ByteSource {
   Converted(const TensorRecord& tensor, DType to)
       : from_(tensor), to_(to), from_size_(element_size(tensor.dtype)), size_(element_size(to)) {}
 
+  const TensorRecord& from() const { return from_; }
   uint64_t size() const override { return static_cast<uint64_t>(from_.numel()) * size_; }
 
   void read(uint64_t offset, std::span<std::byte> out) const override {
@@ -112,6 +113,11 @@ TensorRecord widened(const TensorRecord& tensor) {
   if (tensor.dtype == DType::kFloat16 || tensor.dtype == DType::kBFloat16)
     return as_float32(tensor);
   return {tensor.dtype, tensor.shape, false, tensor.bytes};
+}
+
+TensorRecord as_stored(const TensorRecord& tensor) {
+  const auto* converted = dynamic_cast<const Converted*>(tensor.bytes.get());
+  return converted ? converted->from() : tensor;
 }
 
 TensorRecord rounded(const TensorRecord& tensor, DType dtype) {

@@ -78,6 +78,8 @@ TensorRecord as_float32(const TensorRecord& tensor);
 // Converts a tensor of half precision to float32, which holds it exactly. Keeps any other dtype.
 // Clears requires_grad.
 TensorRecord widened(const TensorRecord& tensor);
+// Returns the tensor that as_dtype() or widened() converts, or another tensor as it is.
+TensorRecord as_stored(const TensorRecord& tensor);
 
 // Converts a tensor to float32, or rounds it to float16 or bfloat16, to nearest even.
 TensorRecord rounded(const TensorRecord& tensor, DType dtype);

@@ -22,7 +22,7 @@ std::string name_of(const File& file, const ZipReader::Record& record) {
 // A record's data. A read of the whole record is checked at once. A small record is read whole when
 // it is read a second time, and kept. Without `checks`, the first partial read checks the whole
 // record beforehand. With `checks`, the CRCs of the counted runs are kept, and adjacent runs are
-// joined.
+// joined. The read that completes a record then checks it.
 class RecordChecksums::Record : public ByteSource, public std::enable_shared_from_this<Record> {
  public:
   Record(std::shared_ptr<const File> file, std::shared_ptr<const ZipReader::Record> record,
@@ -48,6 +48,8 @@ class RecordChecksums::Record : public ByteSource, public std::enable_shared_fro
     known_ = true;
     if (whole) runs_.clear();
     if (counts) note(offset, {offset + out.size(), crc});
+    if (const auto& [begin, run] = *runs_.begin(); counts && begin == 0 && run.end == size())
+      compare(run.crc);
   }
 
   std::vector<FileRange> places(uint64_t offset, uint64_t count) const override {

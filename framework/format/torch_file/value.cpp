@@ -133,7 +133,7 @@ const std::string& Value::as_string() const& {
 }
 
 const std::string& Value::as_bytes() const& {
-  if (kind() != Kind::kBytes) fail("bytes");
+  if (kind() != Kind::kBytes && kind() != Kind::kBigInt) fail("bytes");
   return raw();
 }
 

@@ -138,7 +138,7 @@ class Value {
   int64_t as_int() const;    // int, bool, whole float, one-element tensor or int enum
   double as_double() const;  // int, float or one-element tensor
   const std::string& as_string() const&;
-  const std::string& as_bytes() const&;
+  const std::string& as_bytes() const&;  // or a kBigInt's two's complement
   const TensorRecord& as_tensor() const&;
   const Global& as_global() const&;
   const Object& as_object() const&;

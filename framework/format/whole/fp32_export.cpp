@@ -22,8 +22,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kWeightsBuildFolder = "weights.tmp";  // in the output folder
-
 // The names that the metadata lists. Each pipeline stage's model-states files list their own.
 // Frozen parameters are listed from ZeRO 2 on.
 struct Listed {

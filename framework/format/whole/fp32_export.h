@@ -54,6 +54,9 @@ struct Fp32Report : WrittenWeights {
   double seconds = 0;
 };
 
+// Holds the files in the output folder until they are whole.
+inline constexpr const char* kWeightsBuildFolder = "weights.tmp";
+
 Fp32Report export_fp32(const Fp32Options& options, const ProgressCallback& progress);
 
 // Returns the tensors to export, by name: masters, buffers, and frozen parameters unless excluded.
