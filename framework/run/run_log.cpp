@@ -34,10 +34,10 @@ int64_t bytes_up_to(const std::string& path, int64_t iteration) {
   InputFile file(path);
   std::string row;
   if (!std::getline(file, row) || row != kHeader) return 0;
-  int64_t end = file.tellg();
+  size_t end = row.size() + 1;
   while (std::getline(file, row) && !file.eof() && std::atoll(row.c_str()) <= iteration)
-    end = file.tellg();
-  return end;
+    end += row.size() + 1;
+  return static_cast<int64_t>(end);
 }
 
 // Returns "806" or "12.4k".

@@ -6,10 +6,10 @@
 
 #include <cerrno>
 #include <cstring>
-#include <ext/stdio_filebuf.h>  // libstdc++'s: a stream of a descriptor
 #include <filesystem>
 #include <istream>
 #include <new>
+#include <streambuf>
 #include <string>
 #include <string_view>
 
@@ -92,13 +92,34 @@ inline int open_to_read(const std::filesystem::path& path, bool pipes = false) {
 class InputFile : public std::istream {
  public:
   explicit InputFile(const std::filesystem::path& path)
-      : std::istream(nullptr),
-        buffer_(open_to_read(path, /*pipes=*/true), std::ios::in | std::ios::binary) {
+      : std::istream(nullptr), buffer_(open_to_read(path, /*pipes=*/true)) {
     rdbuf(&buffer_);
   }
 
  private:
-  __gnu_cxx::stdio_filebuf<char> buffer_;
+  // Owns a descriptor, and reads it from where it is to the end.
+  class Buffer : public std::streambuf {
+   public:
+    explicit Buffer(int descriptor) : descriptor_(descriptor) {}
+    ~Buffer() override { close(descriptor_); }
+    Buffer(const Buffer&) = delete;
+    Buffer& operator=(const Buffer&) = delete;
+
+   protected:
+    int_type underflow() override {
+      ssize_t size = 0;
+      while ((size = ::read(descriptor_, block_, sizeof block_)) < 0 && errno == EINTR) continue;
+      if (size < 0) throw std::ios::failure(std::strerror(errno));  // as libstdc++'s: badbit
+      setg(block_, block_, block_ + size);
+      return size == 0 ? traits_type::eof() : traits_type::to_int_type(*block_);
+    }
+
+   private:
+    int descriptor_;
+    char block_[1 << 14];
+  };
+
+  Buffer buffer_;
 };
 
 inline std::string read_file(const std::filesystem::path& path) {

@@ -77,7 +77,7 @@ nb::tuple shape_of(const Shape& shape) {
   return nb::tuple(sizes);
 }
 
-nb::object single_number(const OpenedPtr& opened, const Value& number) {
+nb::object single_number(const Value& number) {
   if (!number) return nb::none();
   if (!number.is_tensor()) return to_python(number, nullptr);
   const double value = number.as_double();
@@ -297,8 +297,7 @@ void add_checkpoint(nb::module_& module) {
       });
   nb::class_<Parameter>(module, "Parameter")
       .def_prop_ro("states", states_of)
-      .def_prop_ro(
-          "step", [](const Parameter& self) { return single_number(self.opened, self.saved.step); })
+      .def_prop_ro("step", [](const Parameter& self) { return single_number(self.saved.step); })
       .def("pieces", pieces_of);
   nb::class_<Handle>(module, "Checkpoint")
       .def("__init__",
@@ -314,7 +313,7 @@ void add_checkpoint(nb::module_& module) {
       .def_prop_ro("step",
                    [](const Handle& self) {
                      const Value& metadata = self.checkpoint().metadata;
-                     return single_number(self.opened, metadata ? step_of(metadata) : Value());
+                     return single_number(metadata ? step_of(metadata) : Value());
                    })
       .def_prop_ro("states_refused",
                    [](const Handle& self) { return self.checkpoint().states_refused; })

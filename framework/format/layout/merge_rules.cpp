@@ -13,8 +13,13 @@ namespace {
 
 constexpr size_t kMaxPattern = 500;  // std::regex compiles recursively
 
-// Patterns and names come from files. Matching takes time linear in the name, without recursion.
+// Patterns and names come from files. Matching takes time linear in the name, without recursion. Libc++
+// cannot promise that, and throws where it would take too long.
+#ifdef __GLIBCXX__
 constexpr auto kLinear = std::regex::ECMAScript | std::regex_constants::__polynomial;
+#else
+constexpr auto kLinear = std::regex::ECMAScript;
+#endif
 
 constexpr size_t kMostStates = 1 << 18;  // over all patterns, at 48 bytes each
 constexpr size_t kMostWidth = 1 << 12;   // over all patterns: the cost per character of a name
