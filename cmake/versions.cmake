@@ -13,9 +13,10 @@ set(ANYMESH_PEFT_VERSION 0.21.2)
 set(ANYMESH_MEGATRON_CORE_VERSION 0.16.1)
 set(ANYMESH_MEGATRON_DEEPSPEED_COMMIT 6acc370a41440098031227e881bd9f1f23aa369e)
 set(ANYMESH_TENSORBOARD_VERSION 2.20.0)
-# Of the Python package. pyproject.toml repeats the first two, because pip reads nothing else before it builds.
+# For the Python package. pyproject.toml repeats the first two, because pip reads nothing else before it builds.
 set(ANYMESH_NANOBIND_VERSION 2.15.0)
 set(ANYMESH_SCIKIT_BUILD_CORE_VERSION 1.1.2)
+set(ANYMESH_ZIG_VERSION 0.17.1)
 set(ANYMESH_PYTEST_VERSION 8.4.2)
 set(ANYMESH_ML_DTYPES_VERSION 0.5.4)
 set(ANYMESH_MYPY_VERSION 1.18.2)

@@ -17,9 +17,10 @@ fi
 cmake -G Ninja -B "$build" -DANYMESH_TOOLS_ONLY=ON -DCMAKE_UNITY_BUILD=ON -DCMAKE_BUILD_TYPE=Release -DCMAKE_SYSTEM_NAME=Linux \
   -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc \
   -DCMAKE_LIBRARY_ARCHITECTURE=aarch64-linux-gnu -DCMAKE_FIND_ROOT_PATH=/usr/aarch64-linux-gnu\;/ \
-  "-DCMAKE_CROSSCOMPILING_EMULATOR=qemu-aarch64;-L;/" >"$build.log" || { cat "$build.log"; exit 1; }
+  >"$build.log" || { cat "$build.log"; exit 1; }
 cmake --build "$build" --target format_unit_tests ds_to_universal ds_reshard ckpt
 file=$(head -c 20 "$build/bin/ckpt" | od -A n -t x1 -j 18 -N 2)
 [[ $file == " b7 00" ]] || { echo "ckpt is not for aarch64: machine $file" >&2; exit 1; }
-ctest --test-dir "$build" -j "$(nproc)" --output-on-failure -R 'unpack_|^format_' \
-  -E 'failing_calls|hostile_bombs|hostile_input|format_torch_file'  # which count the host's calls and memory
+ctest --test-dir "$build" -j "$(nproc)" -R unpack_ | tail -3
+# One case counts memory by the host's limits.
+qemu-aarch64 -L / "$build/bin/format_unit_tests" --gtest_brief=1 --gtest_filter=-HostileWords.WantOfMemoryIsSaidOfTheFile

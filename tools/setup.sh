@@ -2,19 +2,19 @@
 # Installs the packages that Anymesh needs to build and run, and skips those that are already there:
 #   tools/setup.sh                 Debian/Ubuntu packages, and LibTorch into .deps/ of this checkout
 #   tools/setup.sh --cuda          also what LibTorch's CUDA half needs beside the CUDA Toolkit (cmake --preset cuda)
-#   tools/setup.sh --interop       also Python's headers, for the module that DeepSpeed compiles (tests/interop)
+#   tools/setup.sh --tools         only what the tools need, without LibTorch and MPI; builds them into build/tools/bin
 #   tools/setup.sh --no-torch      packages only (you have a LibTorch: cmake -DCMAKE_PREFIX_PATH=/path/to/libtorch)
 # Works as root or with sudo. Without either it prints the packages for someone to install.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-with_cuda='' with_interop='' with_torch=yes
+with_cuda='' with_torch=yes tools_only=''
 for option in "$@"; do
   case $option in
     --cuda) with_cuda=yes ;;
-    --interop) with_interop=yes ;;
     --no-torch) with_torch='' ;;
-    *) echo "setup.sh: $option is not --cuda, --interop or --no-torch" >&2; exit 2 ;;
+    --tools) tools_only=yes ;;
+    *) echo "setup.sh: $option is not --cuda, --tools or --no-torch" >&2; exit 2 ;;
   esac
 done
 
@@ -29,11 +29,10 @@ fetch() {
   rm -r "$deps/wheels"
 }
 
-packages=(g++ cmake ninja-build libopenmpi-dev openmpi-bin libcxxopts-dev nlohmann-json3-dev libsentencepiece-dev libpcre2-dev
-          libutf8proc-dev libdeflate-dev zlib1g-dev libzstd-dev libgtest-dev libgmock-dev clang clang-format clang-tidy
-          libclang-rt-dev ccache python3 python3-pip python3-venv procps iproute2 patch unzip xz-utils
-          bible-kjv)
-[[ -z $with_interop ]] || packages+=(python3-dev)
+packages=(g++ cmake ninja-build libcxxopts-dev nlohmann-json3-dev libsentencepiece-dev libpcre2-dev libutf8proc-dev libdeflate-dev
+          zlib1g-dev libzstd-dev)
+[[ $tools_only ]] || packages+=(libopenmpi-dev openmpi-bin libgtest-dev libgmock-dev clang clang-format clang-tidy libclang-rt-dev ccache
+                                python3 python3-dev python3-pip python3-venv procps iproute2 patch unzip xz-utils bible-kjv)
 
 missing=()
 for p in "${packages[@]}"; do
@@ -57,6 +56,12 @@ else
       -o APT::Keep-Downloaded-Packages=false "${missing[@]}" | sed -n 's/^\(Need to get\|After this\) /[setup] &/p'
 fi
 
+if [[ $tools_only ]]; then
+  cmake -G Ninja -B build/tools -DANYMESH_TOOLS_ONLY=ON -DBUILD_TESTING=OFF -DCMAKE_UNITY_BUILD=ON >/dev/null
+  cmake --build build/tools
+  say "the tools are in build/tools/bin"
+  exit 0
+fi
 [[ $with_torch ]] || exit 0
 
 torch=$(pinned ANYMESH_TORCH_VERSION)

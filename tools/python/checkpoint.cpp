@@ -3,7 +3,6 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
-#include <sys/mman.h>
 
 #include <cstdlib>
 #include <map>
@@ -31,7 +30,6 @@ namespace fs = std::filesystem;
 using Array = nb::ndarray<nb::array_api, nb::device::cpu>;
 
 constexpr uint64_t kTask = 4 << 20;  // bytes that a thread reads at once, whole elements
-constexpr uint64_t kHugePage = 2 << 20;
 
 // A checkpoint that stays open for the tensors that are read from it.
 struct Opened {
@@ -110,12 +108,10 @@ nb::dlpack::dtype dlpack_type(DType dtype) {
   return {static_cast<uint8_t>(code), static_cast<uint8_t>(8 * element_size(dtype)), 1};
 }
 
-// Memory for a tensor. Large ones come in huge pages, which the system clears faster.
+// Memory for a tensor, aligned as DLPack asks.
 std::byte* allocate(uint64_t bytes) {
-  const uint64_t alignment = bytes < 2 * kHugePage ? 64 : kHugePage;
   void* memory = nullptr;
-  if (posix_memalign(&memory, alignment, std::max<uint64_t>(bytes, 1)) != 0) throw std::bad_alloc();
-  if (alignment == kHugePage) madvise(memory, bytes, MADV_HUGEPAGE);
+  if (posix_memalign(&memory, 256, std::max<uint64_t>(bytes, 1)) != 0) throw std::bad_alloc();
   return static_cast<std::byte*>(memory);
 }
 
