@@ -39,21 +39,25 @@ print(re.search(r"^Package: libdeflate-dev\n(?:.+\n)*?Filename: (.*)$", index, r
   echo "$folder/usr"
 }
 
+zig=$PWD/build/wheels-zig  # one for all Pythons, which keeps what it has compiled
+[[ -x $zig/bin/pip ]] || "${pythons[-1]}" -m venv "$zig"
+"$zig/bin/pip" install --quiet --disable-pip-version-check "ziglang==$(pinned ANYMESH_ZIG_VERSION)"
+
 for arch in ${ARCHES:-x86_64 aarch64}; do
   tools=$PWD/build/wheels-$arch
   mkdir -p "$tools"
+  for language in cc c++; do
+    printf '#!/bin/sh\nexec %s -m ziglang %s -target %s-linux-gnu.%s "$@"\n' "$zig/bin/python" $language "$arch" $glibc >"$tools/$language"
+    chmod +x "$tools/$language"
+  done
   abi3=''
   for python in "${pythons[@]}"; do
     version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
     [[ ! $abi3 || $(sort -V <<<"3.12"$'\n'"$version" | head -1) != 3.12 ]] || continue  # served
     venv=$PWD/build/wheels-venv-$version started=$SECONDS
     [[ -x $venv/bin/pip ]] || "$python" -m venv "$venv"
-    "$venv/bin/pip" install --quiet --disable-pip-version-check ninja "ziglang==$(pinned ANYMESH_ZIG_VERSION)" wheel \
+    "$venv/bin/pip" install --quiet --disable-pip-version-check ninja wheel \
       "scikit-build-core==$(pinned ANYMESH_SCIKIT_BUILD_CORE_VERSION)" "nanobind==$(pinned ANYMESH_NANOBIND_VERSION)"
-    for language in cc c++; do
-      printf '#!/bin/sh\nexec %s -m ziglang %s -target %s-linux-gnu.%s "$@"\n' "$venv/bin/python" $language "$arch" $glibc >"$tools/$language"
-      chmod +x "$tools/$language"
-    done
     settings=(--config-settings "build-dir=build/python-$arch" --config-settings "cmake.args=-GNinja;-DCMAKE_SYSTEM_NAME=Linux;-DCMAKE_SYSTEM_PROCESSOR=$arch")
     suffix=$("$python" -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')
     define=(CMAKE_C_COMPILER="$tools/cc" CMAKE_CXX_COMPILER="$tools/c++" NB_SUFFIX="${suffix/x86_64/$arch}" NB_SUFFIX_S=.abi3.so)
@@ -64,8 +68,8 @@ for arch in ${ARCHES:-x86_64 aarch64}; do
     rm -rf "$tools/out"
     _PYTHON_HOST_PLATFORM=linux-$arch "$venv/bin/pip" wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps -w "$tools/out" "${settings[@]}" .
     # The newest symbol of the C library that it asks for says which systems have it.
-    unzip -q -o "$tools"/out/*.whl 'anymesh/_core*' -d "$tools/out"
-    newest=$(readelf --version-info "$tools"/out/anymesh/_core* | grep -o 'GLIBC_[0-9.]*' | sort -Vu | tail -1)
+    unzip -q -o "$tools"/out/*.whl 'anymesh/_core*.so' -d "$tools/out"
+    newest=$(readelf --version-info "$tools"/out/anymesh/_core*.so | grep -o 'GLIBC_[0-9.]*' | sort -Vu | tail -1)
     [[ $(printf '%s\n' "$newest" "GLIBC_$glibc" | sort -V | tail -1) == "GLIBC_$glibc" ]] || { echo "wheels.sh: it wants $newest" >&2; exit 1; }
     "$venv/bin/python" -m wheel tags --remove --platform-tag "manylinux_${glibc/./_}_$arch" "$tools"/out/*.whl >/dev/null
     wheel=$(echo "$tools"/out/*.whl)
