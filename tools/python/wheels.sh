@@ -60,15 +60,17 @@ for arch in ${ARCHES:-x86_64 aarch64}; do
       "scikit-build-core==$(pinned ANYMESH_SCIKIT_BUILD_CORE_VERSION)" "nanobind==$(pinned ANYMESH_NANOBIND_VERSION)"
     settings=(--config-settings "build-dir=build/python-$arch" --config-settings "cmake.args=-GNinja;-DCMAKE_SYSTEM_NAME=Linux;-DCMAKE_SYSTEM_PROCESSOR=$arch")
     suffix=$("$python" -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')
-    define=(CMAKE_C_COMPILER="$tools/cc" CMAKE_CXX_COMPILER="$tools/c++" NB_SUFFIX="${suffix/x86_64/$arch}" NB_SUFFIX_S=.abi3.so)
+    define=(CMAKE_C_COMPILER="$tools/cc" CMAKE_CXX_COMPILER="$tools/c++")
     deflate=/usr
     [[ $arch == x86_64 ]] || deflate=$(libdeflate arm64)
     define+=(LIBDEFLATE_INCLUDE_DIR="$deflate/include" LIBDEFLATE_LIBRARY="$deflate/lib/$arch-linux-gnu/libdeflate.a")
     for pair in "${define[@]}"; do settings+=(--config-settings "cmake.define.$pair"); done
     rm -rf "$tools/out"
-    _PYTHON_HOST_PLATFORM=linux-$arch "$venv/bin/pip" wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps -w "$tools/out" "${settings[@]}" .
-    # The newest symbol of the C library that it asks for says which systems have it.
+    SETUPTOOLS_EXT_SUFFIX=${suffix/x86_64/$arch} _PYTHON_HOST_PLATFORM=linux-$arch "$venv/bin/pip" wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps -w "$tools/out" "${settings[@]}" .
     unzip -q -o "$tools"/out/*.whl 'anymesh/_core*.so' -d "$tools/out"
+    module=$(basename "$tools"/out/anymesh/_core*.so)
+    [[ $module == *"$arch"* || $module == _core.abi3.so ]] || { echo "wheels.sh: $module is not named for $arch" >&2; exit 1; }
+    # The newest symbol of the C library that it asks for says which systems have it.
     newest=$(readelf --version-info "$tools"/out/anymesh/_core*.so | grep -o 'GLIBC_[0-9.]*' | sort -Vu | tail -1)
     [[ $(printf '%s\n' "$newest" "GLIBC_$glibc" | sort -V | tail -1) == "GLIBC_$glibc" ]] || { echo "wheels.sh: it wants $newest" >&2; exit 1; }
     "$venv/bin/python" -m wheel tags --remove --platform-tag "manylinux_${glibc/./_}_$arch" "$tools"/out/*.whl >/dev/null
