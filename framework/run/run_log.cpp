@@ -33,7 +33,7 @@ int64_t bytes_up_to(const std::string& path, int64_t iteration) {
   if (iteration == 0 || !fs::exists(path) || fs::is_character_file(path)) return 0;  // /dev/null
   InputFile file(path);
   std::string row;
-  if (!std::getline(file, row) || row != kHeader) return 0;
+  if (!std::getline(file, row) || row != kHeader || file.eof()) return 0;
   size_t end = row.size() + 1;
   while (std::getline(file, row) && !file.eof() && std::atoll(row.c_str()) <= iteration)
     end += row.size() + 1;
