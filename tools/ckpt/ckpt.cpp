@@ -76,14 +76,15 @@ Command parse(int argc, char** argv) {
 }
 
 int run(const Command& command) try {
-  const auto& [name, paths, parameter, options] = command;
-  if (parameter) return follow_parameter(paths[0], *parameter, options, std::cout);
-  if (name == "inspect") return inspect_checkpoint(paths[0], options, std::cout);
-  return with_progress([&, &given = options](const ProgressCallback& progress) {
-    CkptOptions options = given;
-    options.progress = progress;
-    if (name == "verify") return verify_checkpoint(paths[0], options, std::cout);
-    return diff_checkpoints(paths[0], paths[1], options, std::cout);
+  const std::vector<std::string>& paths = command.paths;
+  const CkptOptions& options = command.options;
+  if (command.parameter) return follow_parameter(paths[0], *command.parameter, options, std::cout);
+  if (command.name == "inspect") return inspect_checkpoint(paths[0], options, std::cout);
+  return with_progress([&](const ProgressCallback& progress) {
+    CkptOptions shown = options;
+    shown.progress = progress;
+    if (command.name == "verify") return verify_checkpoint(paths[0], shown, std::cout);
+    return diff_checkpoints(paths[0], paths[1], shown, std::cout);
   });
 } catch (const Unreadable& error) {
   std::cerr << "ckpt: " << printable_message(error) << '\n';
