@@ -23,8 +23,8 @@ class MpiEnvironment final : public Job {
 // Whether an MPI launcher has started this process as a rank of a job.
 bool started_by_launcher();
 
-// Ends all ranks as MPI_Abort does, but without the dozen lines that MPI_Abort and mpirun print then
-// (Open MPI 5's mpirun still prints five). Returns if the launcher does not use PMIx.
+// Ends all ranks as MPI_Abort does, but without the dozen lines that MPI_Abort and mpirun print
+// then (Open MPI 5's mpirun still prints five). Returns if the launcher does not use PMIx.
 void abort_quietly(int status);
 
 }  // namespace anymesh

@@ -13,11 +13,9 @@ tar xf "$repository/tests/fixtures/deepspeed/trip/trip.tar.xz"
 mkdir bin
 ln -s /bin/{sh,bash} bin/
 used=0
-for minor in 9 10 11 12 13 14; do
-  python=$(command -v "python3.$minor" || true)
-  [[ $python ]] && "$python" -c '' 2>/dev/null || python=$(compgen -G "$HOME/.pyenv/versions/3.$minor.*/bin/python" | tail -1 || true)
-  [[ $python ]] || continue
-  wheel=$(compgen -G "$wheels/anymesh-*-cp3$minor-cp3${minor}-*$(uname -m).whl" || compgen -G "$wheels/anymesh-*-abi3-*$(uname -m).whl")
+for python in $("$repository/tools/python/pythons.sh"); do
+  tag=$("$python" -c 'import sys; print("cp%d%d" % sys.version_info[:2])')
+  wheel=$(compgen -G "$wheels/anymesh-*-$tag-$tag-*$(uname -m).whl" || compgen -G "$wheels/anymesh-*-abi3-*$(uname -m).whl")
   "$python" -m venv venv
   PATH=$scratch/bin venv/bin/python -m pip install --quiet --disable-pip-version-check numpy
   started=$(date +%s.%N)

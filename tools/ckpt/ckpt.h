@@ -44,6 +44,13 @@ std::string slice_text(const SavedParameter& parameter, int tp_rank);
 std::string rank_text(const SavedParameter& parameter, const ParameterShard& shard,
                       const ShardFragment& fragment, const std::filesystem::path& file);
 
+// Where consecutive elements of a shard lie.
+struct FragmentPlace {
+  FileRange range;
+  int64_t begin = 0, numel = 0;  // elements, counted in the shard
+};
+std::vector<FragmentPlace> places_of(const ShardFragment& fragment, DType dtype);
+
 // Returns a run's step and its consumed samples, by Megatron's entries of the metadata, else by
 // DeepSpeed's; None if it has neither.
 Value step_of(const Value& metadata);

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <atomic>
+#include <numeric>
 #include <set>
 
 #include "framework/format/sharded.h"
@@ -177,15 +178,16 @@ int diff_checkpoints(const std::filesystem::path& a, const std::filesystem::path
   std::set_union(one.names().begin(), one.names().end(), other.names().begin(), other.names().end(),
                  std::back_inserter(names));
   std::vector<Findings> found(names.size());
-  uint64_t bytes = 0;
-  if (options.progress)
-    for (const std::string& name : names) bytes += compared_bytes(one, name);
-  ProgressCounter compared(bytes, options.progress);
+  std::vector<uint64_t> bytes(names.size());
+  for (size_t i = 0; options.progress && i < names.size(); ++i)
+    bytes[i] = compared_bytes(one, names[i]);
+  ProgressCounter compared(std::accumulate(bytes.begin(), bytes.end(), uint64_t{0}),
+                           options.progress);
   std::atomic<int64_t> tensors{0};
   parallel_for(names.size(), options.workers, [&](size_t i) {
     try {
       found[i] = diff_parameter(one, other, names[i], tensors);
-      if (options.progress) compared.add(compared_bytes(one, names[i]));
+      compared.add(bytes[i]);
     } catch (const Unreadable& error) {
       found[i].unknown = {printable(names[i]) + ": cannot be compared: " + error.what()};
     } catch (const std::exception& error) {

@@ -111,26 +111,19 @@ class Follower {
                   const ShardState& held, const std::string& state, std::string& stored,
                   std::vector<std::vector<std::string>>& rows) {
     const DType dtype = held.dtype;
-    const std::vector<FileRange> places = fragment.bytes->places(
-        fragment.offset, static_cast<uint64_t>(fragment.numel) * element_size(dtype));
+    const std::vector<FragmentPlace> places = places_of(fragment, dtype);
     const std::string slice = held.factored ? printable(state)
                               : is_cut_     ? "S" + std::to_string(shard.tp_rank)
                                             : "W";
-    uint64_t total = 0;
-    for (const FileRange& place : places) total += place.size;
-    int64_t at = fragment.begin;
-    for (const FileRange& place : places) {
-      const int64_t elements =
-          static_cast<int64_t>(place.size) * fragment.numel / static_cast<int64_t>(total);
+    for (const auto& [place, begin, numel] : places) {
       stored = place.dtype;
       if (example_.empty()) example_ = dd_command(place, dtype);
       if (rows.size() <= most_places())
         rows.push_back({rank_text(parameter_, shard, fragment, place.file),
-                        elements_text(slice, at, at + elements),
+                        elements_text(slice, begin, begin + numel),
                         printable(fs::relative(place.file, folder_of(checkpoint_)).string(), 1000),
                         place.record.empty() ? "-" : printable(record_of(place)),
                         std::to_string(place.offset), std::to_string(place.size)});
-      at += elements;
     }
     return places.size();
   }
@@ -161,6 +154,23 @@ class Follower {
 };
 
 }  // namespace
+
+std::vector<FragmentPlace> places_of(const ShardFragment& fragment, DType dtype) {
+  const std::vector<FileRange> ranges = fragment.bytes->places(
+      fragment.offset, static_cast<uint64_t>(fragment.numel) * element_size(dtype));
+  uint64_t total = 0;
+  for (const FileRange& range : ranges) total += range.size;
+  std::vector<FragmentPlace> places;
+  int64_t begin = fragment.begin;
+  for (const FileRange& range : ranges) {
+    const auto numel = total == 0 ? 0
+                                  : static_cast<int64_t>(range.size) * fragment.numel /
+                                        static_cast<int64_t>(total);
+    places.push_back({range, begin, numel});
+    begin += numel;
+  }
+  return places;
+}
 
 std::string rank_text(const SavedParameter& parameter, const ParameterShard& shard,
                       const ShardFragment& fragment, const fs::path& file) {

@@ -151,10 +151,8 @@ std::vector<Array> read(const std::vector<Tensor>& tensors, int threads, const L
   std::vector<std::byte*> targets;
   for (const TensorRecord& record : records)
     targets.push_back(memory.emplace_back(allocate(record.nbytes()), std::free).get());
-  Job(listener).run([&](const ProgressCallback& progress) {
-    fill(records, targets, threads, progress);
-    return true;
-  });
+  Job(listener).run(
+      [&](const ProgressCallback& progress) { fill(records, targets, threads, progress); });
   std::vector<Array> arrays;
   for (size_t i = 0; i < records.size(); ++i) {
     const nb::capsule owner(memory[i].release(), [](void* held) noexcept { std::free(held); });
@@ -176,10 +174,8 @@ void read_into(const std::vector<Tensor>& tensors,
       throw_error("expected an array of ", records[i].nbytes(), " bytes for each tensor");
     targets.push_back(static_cast<std::byte*>(arrays[i].data()));
   }
-  Job(listener).run([&](const ProgressCallback& progress) {
-    fill(records, targets, threads, progress);
-    return true;
-  });
+  Job(listener).run(
+      [&](const ProgressCallback& progress) { fill(records, targets, threads, progress); });
 }
 
 nb::object states_of(const Parameter& parameter) {
@@ -196,22 +192,11 @@ nb::list pieces_of(const Parameter& parameter, const nb::str& state_name) {
   for (const ParameterShard& shard : *parameter.saved.shards) {
     const auto found = shard.states.find(state);
     if (found == shard.states.end()) continue;
-    const uint64_t size = element_size(found->second.dtype);
-    for (const ShardFragment& fragment : found->second.fragments) {
-      const auto places =
-          fragment.bytes->places(fragment.offset, static_cast<uint64_t>(fragment.numel) * size);
-      uint64_t total = 0;
-      for (const FileRange& place : places) total += place.size;
-      int64_t begin = fragment.begin;
-      for (const FileRange& place : places) {
-        const auto numel = static_cast<int64_t>(place.size * static_cast<uint64_t>(fragment.numel) /
-                                                std::max<uint64_t>(total, 1));
+    for (const ShardFragment& fragment : found->second.fragments)
+      for (const auto& [place, begin, numel] : places_of(fragment, found->second.dtype))
         pieces.append(nb::make_tuple(shard.pp_rank, shard.tp_rank, fragment.dp_rank, begin, numel,
                                      to_str(place.file.string()), to_str(place.record),
                                      place.offset, place.size));
-        begin += numel;
-      }
-    }
   }
   return pieces;
 }
@@ -255,8 +240,8 @@ Parameter parameter_of(const Handle& handle, const nb::str& name) {
   return {handle.opened, handle.checkpoint().parameter(text)};
 }
 
-// Returns the names of an export to float32, its tensors, and for each name the place of its tensor:
-// tied ones share theirs.
+// Returns the names of an export to float32, its tensors, and for each name the place of its
+// tensor: tied ones share theirs.
 nb::tuple exported(const Handle& handle, bool exclude_frozen, const std::string& dtype) {
   NamedTensors tensors;
   std::vector<const ByteSource*> bytes;  // the same ones for tied weights
@@ -304,7 +289,7 @@ void add_checkpoint(nb::module_& module) {
                    [](const Handle& self) { return to_str(self.checkpoint().path.string()); })
       .def_prop_ro("format", format_of)
       .def_prop_ro("description", [](const Handle& self) { return self.checkpoint().description; })
-      .def_prop_ro("notes", [](const Handle& self) { return self.opened->notes; })
+      .def_prop_ro("notes", [](const Handle& self) { return to_list(self.opened->notes); })
       .def_prop_ro("mesh", [](const Handle& self) { return mesh_tuple(*self.opened); })
       .def_prop_ro("step",
                    [](const Handle& self) {
@@ -313,13 +298,7 @@ void add_checkpoint(nb::module_& module) {
                    })
       .def_prop_ro("states_refused",
                    [](const Handle& self) { return self.checkpoint().states_refused; })
-      .def_prop_ro("names",
-                   [](const Handle& self) {
-                     nb::list names;
-                     for (const std::string& name : self.checkpoint().names())
-                       names.append(to_str(name));
-                     return names;
-                   })
+      .def_prop_ro("names", [](const Handle& self) { return to_list(self.checkpoint().names()); })
       .def("metadata", metadata_of)
       .def("parameter", parameter_of)
       .def("exported", exported)

@@ -22,8 +22,8 @@ namespace anymesh::python {
 //   });
 //
 // The work runs without the GIL in a thread of its own. The calling thread tells the listener how
-// far it is, and looks for signals. If either raises (Ctrl-C raises KeyboardInterrupt), the work ends at
-// its next call of the callback, and run() throws that exception once it has ended.
+// far it is, and looks for signals. If either raises (Ctrl-C raises KeyboardInterrupt), the work
+// ends at its next call of the callback, and run() throws that exception once it has ended.
 using Listener = std::optional<nanobind::callable>;
 
 class Job {

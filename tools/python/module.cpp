@@ -1,17 +1,14 @@
 // The extension module anymesh._core. The package in anymesh/ documents and completes it.
 
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <sstream>
-#include <system_error>
 
 #include "framework/format/folder.h"
 #include "framework/format/reshard.h"
 #include "framework/util/errors.h"
-#include "framework/util/process.h"
 #include "tools/ckpt/ckpt.h"
 #include "tools/python/checkpoint.h"
 #include "tools/python/job.h"
@@ -49,7 +46,8 @@ void translate(const std::exception_ptr& thrown, void*) {
   }
 }
 
-// Removes the folders that are made below `path` while an object lives, unless it is kept.
+// The folders on the way to `path`, itself included, that are not there yet. remove() removes those
+// that are there by then and empty.
 class NewFolders {
  public:
   explicit NewFolders(const fs::path& path) {
@@ -80,12 +78,6 @@ auto run_writer(const Listener& listener, const fs::path& output, const fs::path
     made.remove();
     throw;
   }
-}
-
-nb::list to_list(const std::vector<std::string>& texts) {
-  nb::list list;
-  for (const std::string& text : texts) list.append(to_str(text));
-  return list;
 }
 
 nb::list reshard_for_python(const nb::str& source, const nb::str& output, const std::string& target,
@@ -156,8 +148,8 @@ nb::tuple diff(const nb::str& a, const nb::str& b, int threads, const Listener& 
   });
 }
 
-nb::str resolve(const nb::str& path, const nb::str& tag) {
-  return to_str(resolve_tag(without_trailing_slash(to_bytes(path)), to_bytes(tag)).string());
+nb::str resolve(const nb::str& path) {
+  return to_str(resolve_tag(without_trailing_slash(to_bytes(path))).string());
 }
 
 // Runs a tool in this process, which belongs to it, with the words behind its name.

@@ -49,6 +49,12 @@ std::string to_bytes(const nb::str& text) {
   return {bytes.c_str(), bytes.size()};
 }
 
+nb::list to_list(const std::vector<std::string>& texts) {
+  nb::list list;
+  for (const std::string& text : texts) list.append(to_str(text));
+  return list;
+}
+
 nb::object to_python(const Value& value, const Wrap& wrap) {
   using Kind = Value::Kind;
   switch (value.kind()) {
@@ -70,12 +76,11 @@ nb::object to_python(const Value& value, const Wrap& wrap) {
     case Kind::kBytes:
       return nb::bytes(value.as_bytes().data(), value.as_bytes().size());
     case Kind::kList:
+    case Kind::kSet:
       return to_list(value.items(), wrap);
     case Kind::kTuple:
     case Kind::kSize:
       return nb::tuple(to_list(value.items(), wrap));
-    case Kind::kSet:
-      return to_list(value.items(), wrap);
     case Kind::kDict:
     case Kind::kOrderedDict:
       return to_dict(value.entries(), wrap);

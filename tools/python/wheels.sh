@@ -14,14 +14,7 @@ say() { printf '[wheels] %s\n' "$*"; }
 out=$(realpath -m "${1:-build/wheels}") glibc=2.28
 mkdir -p "$out"
 
-# The newest patch of each version, by command, or by pyenv.
-pythons=()
-for minor in 9 10 11 12 13 14; do
-  found=$(command -v "python3.$minor" || true)
-  # A command of pyenv's may be there for a version that is not chosen.
-  [[ $found ]] && "$found" -c '' 2>/dev/null || found=$(compgen -G "$HOME/.pyenv/versions/3.$minor.*/bin/python" | tail -1 || true)
-  [[ ! $found ]] || pythons+=("$found")
-done
+mapfile -t pythons < <(tools/python/pythons.sh)
 [[ -z ${PYTHONS:-} ]] || read -ra pythons <<<"$PYTHONS"
 ((${#pythons[@]} > 0)) || { echo "wheels.sh: no Python 3.9 or later here" >&2; exit 1; }
 
@@ -30,7 +23,7 @@ libdeflate() { # DEBIAN'S_ARCHITECTURE
   local folder=$PWD/build/libdeflate-$1 mirror=${MIRROR:-http://deb.debian.org/debian} path
   if [[ ! -e $folder/usr ]]; then
     mkdir -p "$folder"
-    path=$(python3 -c 'import gzip, lzma, re, sys, urllib.request as u
+    path=$(python3 -c 'import lzma, re, sys, urllib.request as u
 index = lzma.decompress(u.urlopen(sys.argv[1] + "/dists/bookworm/main/binary-" + sys.argv[2] + "/Packages.xz").read()).decode()
 print(re.search(r"^Package: libdeflate-dev\n(?:.+\n)*?Filename: (.*)$", index, re.M).group(1))' "$mirror" "$1")
     python3 -c 'import sys, urllib.request; urllib.request.urlretrieve(*sys.argv[1:])' "$mirror/$path" "$folder/deb"
@@ -58,15 +51,16 @@ for arch in ${ARCHES:-x86_64 aarch64}; do
     [[ -x $venv/bin/pip ]] || "$python" -m venv "$venv"
     "$venv/bin/pip" install --quiet --disable-pip-version-check ninja wheel \
       "scikit-build-core==$(pinned ANYMESH_SCIKIT_BUILD_CORE_VERSION)" "nanobind==$(pinned ANYMESH_NANOBIND_VERSION)"
-    settings=(--config-settings "build-dir=build/python-$arch" --config-settings "cmake.args=-GNinja;-DCMAKE_SYSTEM_NAME=Linux;-DCMAKE_SYSTEM_PROCESSOR=$arch")
     suffix=$("$python" -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')
-    define=(CMAKE_C_COMPILER="$tools/cc" CMAKE_CXX_COMPILER="$tools/c++")
     deflate=/usr
     [[ $arch == x86_64 ]] || deflate=$(libdeflate arm64)
-    define+=(LIBDEFLATE_INCLUDE_DIR="$deflate/include" LIBDEFLATE_LIBRARY="$deflate/lib/$arch-linux-gnu/libdeflate.a")
-    for pair in "${define[@]}"; do settings+=(--config-settings "cmake.define.$pair"); done
+    settings=("build-dir=build/python-$arch" "cmake.args=-GNinja;-DCMAKE_SYSTEM_NAME=Linux;-DCMAKE_SYSTEM_PROCESSOR=$arch"
+              "cmake.define.CMAKE_C_COMPILER=$tools/cc" "cmake.define.CMAKE_CXX_COMPILER=$tools/c++"
+              "cmake.define.LIBDEFLATE_INCLUDE_DIR=$deflate/include"
+              "cmake.define.LIBDEFLATE_LIBRARY=$deflate/lib/$arch-linux-gnu/libdeflate.a")
     rm -rf "$tools/out"
-    SETUPTOOLS_EXT_SUFFIX=${suffix/x86_64/$arch} _PYTHON_HOST_PLATFORM=linux-$arch "$venv/bin/pip" wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps -w "$tools/out" "${settings[@]}" .
+    SETUPTOOLS_EXT_SUFFIX=${suffix/x86_64/$arch} _PYTHON_HOST_PLATFORM=linux-$arch "$venv/bin/pip" wheel --quiet \
+      --disable-pip-version-check --no-build-isolation --no-deps -w "$tools/out" "${settings[@]/#/--config-settings=}" .
     unzip -q -o "$tools"/out/*.whl 'anymesh/_core*.so' -d "$tools/out"
     module=$(basename "$tools"/out/anymesh/_core*.so)
     [[ $module == *"$arch"* || $module == _core.abi3.so ]] || { echo "wheels.sh: $module is not named for $arch" >&2; exit 1; }

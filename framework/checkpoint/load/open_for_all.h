@@ -12,7 +12,8 @@ namespace anymesh {
 // know all names, but only this rank's parameters, and of those only the fragments that it needs.
 //
 // Every rank opens a universal folder or weights by itself, and files whose elements do not lie in
-// one piece. With `by_itself` it opens any checkpoint so. Collective over grid.world. Throws as read_together() does.
+// one piece. With `by_itself` it opens any checkpoint so. Collective over grid.world. Throws as
+// read_together() does.
 struct OpenedForAll {
   Checkpoint checkpoint;
   bool by_another = false;  // whose messages name the files better

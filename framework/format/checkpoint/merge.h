@@ -17,7 +17,7 @@ namespace anymesh {
 // A parameter of a checkpoint: its uncut tensors, and the shards that make them up.
 //
 //   weight.state("exp_avg").bytes->read(offset, out);   // reads this range, out of all shards
-//   weight.shards->at(1).states.at("exp_avg").fragments   // which rank has which elements, and where
+//   weight.shards->at(1).states.at("exp_avg").fragments   // whose elements, and where they are
 //   weight.slice(1)                                     // the elements that tp rank 1 has
 struct SavedParameter {
   Shape shape;

@@ -76,8 +76,8 @@ class Checkpoint {
 Checkpoint open_checkpoint(const std::filesystem::path& path, int threads,
                            RecordChecksums* checks = nullptr);
 
-// Returns an ordinary checkpoint, or a part of one, that is open already, or weights that were read from `path`,
-// perhaps under other names.
+// Returns an ordinary checkpoint, or a part of one, that is open already, or weights that were read
+// from `path`, perhaps under other names.
 Checkpoint checkpoint_of(const std::shared_ptr<const ShardedCheckpoint>& ranks);
 Checkpoint checkpoint_of(const std::filesystem::path& path, const StoredWeights& weights);
 

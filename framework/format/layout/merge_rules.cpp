@@ -13,8 +13,8 @@ namespace {
 
 constexpr size_t kMaxPattern = 500;  // std::regex compiles recursively
 
-// Patterns and names come from files. Matching takes time linear in the name, without recursion. Libc++
-// cannot promise that, and throws where it would take too long.
+// Patterns and names come from files. Matching takes time linear in the name, without recursion.
+// Libc++ cannot promise that, and throws where it would take too long.
 #ifdef __GLIBCXX__
 constexpr auto kLinear = std::regex::ECMAScript | std::regex_constants::__polynomial;
 #else

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Iterator, Mapping, NamedTuple, Union
 
 from . import _core
 from .errors import UserError
+from .progress import Bar
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -265,8 +266,6 @@ def state_dict(
 
     Raises FileNotFoundError, UserError, DamagedFile, Unreadable.
     """
-    from .operations import Bar
-
     if framework not in (None, "torch", "numpy"):
         raise UserError(f'framework: expected "torch" or "numpy", found {framework!r}')
     if framework is None:

@@ -21,7 +21,7 @@ import sys
 
 from . import _core
 from .errors import Error
-from .operations import tag_folder
+from .operations import tag_folder, universal_folder
 
 _HELP = {"-h", "--help"}
 
@@ -64,13 +64,15 @@ def _run(tool: str, words: list[str]) -> int:
     return _core.run_tool(tool, words)
 
 
-def _reshard(words: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        "anymesh reshard",
-        description="Cuts a checkpoint anew for another mesh. What no flag names stays as it is.",
-        epilog="All other flags are those of ds_reshard: --dry-run, --num_workers N, --assume_module_order.",
-    )
+def _parser(command: str, tool: str, description: str) -> argparse.ArgumentParser:
+    epilog = f"All other flags are those of {tool} ({tool} --help)."
+    parser = argparse.ArgumentParser(f"anymesh {command}", description=description, epilog=epilog)
     parser.add_argument("ckpt", metavar="CKPT", help="the folder with `latest`, or a tag folder")
+    return parser
+
+
+def _reshard(words: list[str]) -> int:
+    parser = _parser("reshard", "ds_reshard", "Cuts a checkpoint anew for another mesh. What no flag names stays as it is.")
     parser.add_argument("out", metavar="OUT", help="the folder that load_checkpoint will be given, or the tag folder in it")
     for name, meaning in _MESH.items():
         parser.add_argument(f"--{name}", metavar="N", help=meaning)
@@ -87,15 +89,10 @@ def _reshard(words: list[str]) -> int:
 
 
 def _to_universal(words: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        "anymesh to-universal",
-        description="Converts a checkpoint to DeepSpeed's universal format.",
-        epilog="All other flags are those of ds_to_universal (ds_to_universal --help).",
-    )
-    parser.add_argument("ckpt", metavar="CKPT", help="the folder with `latest`, or a tag folder")
+    parser = _parser("to-universal", "ds_to_universal", "Converts a checkpoint to DeepSpeed's universal format.")
     parser.add_argument("out", metavar="OUT", nargs="?", help="the folder to make; by default TAG_universal beside the tag")
     flags, others = parser.parse_known_args(words)
-    output = flags.out or _core.resolve_tag(flags.ckpt, "") + "_universal"
+    output = universal_folder(flags.ckpt, flags.out)
     return _run("ds_to_universal", ["--input_folder", flags.ckpt, "--output_folder", output, *others])
 
 

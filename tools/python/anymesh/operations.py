@@ -10,6 +10,7 @@ from typing import Any, Iterator
 from . import _core
 from .checkpoint import Path, expect_there
 from .errors import DamagedFile, Error, UserError
+from .progress import Bar
 
 _THREADS = 4
 
@@ -34,35 +35,6 @@ def _arguments_named() -> Iterator[None]:
         for flag, argument in _ARGUMENTS.items():
             text = text.replace(flag, argument)
         raise type(error)(text) from None
-
-
-class Bar:
-    """Shows progress by a class like tqdm's: progress(total=bytes, unit="B", unit_scale=True), .update(bytes), .close().
-
-    Work of less than a fifth of a second shows none.
-    """
-
-    def __init__(self, progress: Any) -> None:
-        self._make = progress
-        self._bar: Any = None
-        self._done = self._total = 0
-
-    def __enter__(self) -> Any:
-        return self._show if self._make else None
-
-    def __exit__(self, exception: Any, *_: Any) -> None:
-        if self._bar is None:
-            return
-        if exception is None and self._total:
-            self._bar.update(self._total - self._done)
-        self._bar.close()
-
-    def _show(self, done: int, total: int) -> None:
-        if self._bar is None:
-            self._total = total
-            self._bar = self._make(total=total or None, unit="B", unit_scale=True)
-        self._bar.update(done - self._done)
-        self._done = done
 
 
 class Report:
@@ -142,8 +114,13 @@ def reshard(
 
 def tag_folder(src: Path, dst: Path) -> str:
     """Returns where reshard() makes the tag folder."""
-    tag, output = os.path.basename(_core.resolve_tag(expect_there(src), "")), os.fsdecode(dst)
+    tag, output = os.path.basename(_core.resolve_tag(expect_there(src))), os.fsdecode(dst)
     return output if os.path.basename(os.path.normpath(output)) == tag else os.path.join(output, tag)
+
+
+def universal_folder(src: Path, dst: Path | None) -> str:
+    """Returns the folder that to_universal() makes."""
+    return os.fsdecode(dst) if dst is not None else _core.resolve_tag(expect_there(src)) + "_universal"
 
 
 def to_universal(src: Path, dst: Path | None = None, *, threads: int = 0, progress: Any = None) -> str:
@@ -151,7 +128,7 @@ def to_universal(src: Path, dst: Path | None = None, *, threads: int = 0, progre
 
     It ends as reshard() does, and raises the same.
     """
-    output = os.fsdecode(dst) if dst is not None else _core.resolve_tag(expect_there(src), "") + "_universal"
+    output = universal_folder(src, dst)
     with Bar(progress) as bar, _arguments_named():
         _warn(_core.to_universal(expect_there(src), output, threads, bar))
     return output
