@@ -28,6 +28,8 @@ Examples:
 }  // namespace anymesh
 
 int main(int argc, char** argv) {
-  return anymesh::pretrain(argc, argv, "pretrain_gpt", anymesh::kDescription,
-                           [] { return std::make_unique<anymesh::Gpt>(); });
+  return anymesh::pretrain(argc, argv,
+                           {.name = "pretrain_gpt",
+                            .description = anymesh::kDescription,
+                            .model = anymesh::make_model<anymesh::Gpt>});
 }

@@ -1,5 +1,6 @@
 #include "framework/engine.h"
 
+#include <ATen/Functions.h>
 #include <c10/util/StringUtil.h>
 
 #include <cmath>
@@ -21,21 +22,28 @@ Engine::Engine(StageModule& stage, const ProcessGrid& grid, EngineConfig config)
 
 StepReport Engine::train_batch(const std::vector<MicroBatch>& batches) {
   const ProcessGrid& grid = run_.grid;
-  const double scale = 1.0 / (static_cast<double>(batches.size()) * grid.topology.dp_size);
+  const bool by_sample = grid.same_bits.blocks > 0;
+  const int64_t losses_here =
+      static_cast<int64_t>(batches.size()) * (by_sample ? run_.config.micro_batch_size : 1);
+  const double scale = 1.0 / static_cast<double>(losses_here * grid.topology.dp_size);
   const double loss_scale = state_.scaler.scale;
-  const std::vector<torch::Tensor> losses = pipeline_.forward_backward(batches, scale * loss_scale);
   const int64_t samples =
       run_.config.ramp.batch_size(state_.consumed_train_samples, run_.config.global_batch_size);
+  optimizer_.begin_step(loss_scale, samples);
+  const std::vector<torch::Tensor> losses = pipeline_.forward_backward(batches, scale * loss_scale);
   // Nothing waits for the losses before the work on gradients is under way.
   const double scaled_norm = optimizer_.reduce_gradients(), lr = learning_rate();
-  const double local_loss = pipeline_.mean_of(losses), loss = mean_over_dp(local_loss);
+  const double local_loss = pipeline_.mean_of(losses), loss = mean_over_dp(losses, local_loss);
   check_finite(loss, grid.is_last_stage() ? local_loss : 0.0, "loss");
 
   const bool overflow = run_.dtype == torch::kHalf && !std::isfinite(scaled_norm);
   if (overflow) {
     skip_step();
   } else {
-    check_finite(scaled_norm, optimizer_.local_square_sum(), "gradient norm");
+    check_finite(scaled_norm, optimizer_.local_square_sum(),
+                 by_sample ? "gradient norm (with --same-bits, infinite if a sample's gradient is "
+                             "2^11 / --global-batch-size or more)"
+                           : "gradient norm");
     wait_for_snapshot();
     optimizer_.step(lr, scaled_norm, loss_scale);
     state_.scaler.update(false);
@@ -54,7 +62,16 @@ StepReport Engine::train_batch(const std::vector<MicroBatch>& batches) {
 }
 
 double Engine::eval_batch(const std::vector<MicroBatch>& batches) {
-  return mean_over_dp(pipeline_.forward_only(batches));
+  const std::vector<torch::Tensor> losses = pipeline_.forward_only(batches);
+  return mean_over_dp(losses, pipeline_.mean_of(losses));
+}
+
+std::vector<torch::Tensor> Engine::predict(std::vector<MicroBatch> batches) {
+  for (MicroBatch& batch : batches) {
+    batch.labels = torch::Tensor();
+    batch.dropout = DropoutContext();
+  }
+  return pipeline_.forward_only(batches);
 }
 
 std::filesystem::path Engine::save_checkpoint(const std::filesystem::path& save_dir,
@@ -119,10 +136,25 @@ void Engine::skip_step() {
         ": the training diverges. --no-check-for-nan-in-loss-and-grad goes on regardless."));
 }
 
-double Engine::mean_over_dp(double loss) const {
+// With --same-bits, adds the losses of all samples in their order.
+double Engine::mean_over_dp(const std::vector<torch::Tensor>& losses, double loss) const {
+  if (run_.grid.same_bits.blocks > 0) return pipeline_.mean_of(in_order(losses));
   torch::Tensor sum = torch::full({1}, loss, torch::kDouble);
   run_.grid.dp->all_reduce(sum);
   return sum.item<double>() / run_.grid.topology.dp_size;
+}
+
+// Returns the losses of all dp ranks' samples on the last stage: a step deals micro-batches to the
+// ranks in turn.
+std::vector<torch::Tensor> Engine::in_order(const std::vector<torch::Tensor>& losses) const {
+  if (losses.empty()) return {};
+  const torch::Tensor mine = at::stack(losses).to(torch::kDouble),  // [micro-batches x b]
+      all = at::empty({run_.grid.topology.dp_size, mine.numel()}, mine.options());
+  run_.grid.dp->all_gather(all, mine);
+  return all.view({all.size(0), -1, run_.config.micro_batch_size})
+      .transpose(0, 1)
+      .flatten()
+      .unbind();
 }
 
 // `global` is the same on all ranks, so they agree to look for the rank where it began.

@@ -38,6 +38,9 @@ class Engine {
   StepReport train_batch(const std::vector<MicroBatch>& batches);
   // Returns the mean loss over the micro-batches of all dp ranks.
   double eval_batch(const std::vector<MicroBatch>& batches);
+  // Returns on the last stage what its forward() gives for each micro-batch of this dp rank without
+  // labels: the logits (StageModule::forward). Other stages get nothing.
+  std::vector<torch::Tensor> predict(std::vector<MicroBatch> batches);
 
   // Saves a checkpoint; checkpoint/checkpoint.h has the arguments, files and errors. With .async it
   // returns before the files are written. The tag appears when poll_save(), finish_save(), the next
@@ -69,12 +72,15 @@ class Engine {
   const StageModule& module() const { return run_.stage; }
   const ZeroOptimizer& optimizer() const { return optimizer_; }
   TrainState& state() { return state_; }
+  // Whether a load has set all frozen parameters.
+  bool base_loaded() const { return run_.base_loaded; }
   // The schedule's current learning rate.
   double learning_rate() const;
 
  private:
   void skip_step();
-  double mean_over_dp(double loss) const;
+  double mean_over_dp(const std::vector<torch::Tensor>& losses, double loss) const;
+  std::vector<torch::Tensor> in_order(const std::vector<torch::Tensor>& losses) const;
   void check_finite(double global, double local, const char* what) const;
 
   StageModule& stage_;

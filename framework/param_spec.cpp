@@ -144,7 +144,7 @@ torch::Tensor ParamBuilder::use_again(const std::string& name) {
   const auto spec = std::find_if(specs_.begin(), specs_.end(),
                                  [&](const ParamSpec& s) { return s.name == name; });
   TORCH_INTERNAL_ASSERT(spec != specs_.end(), "no parameter ", name);
-  spec->second_use = spec->tensor.detach().requires_grad_();
+  spec->second_use = spec->tensor.detach().requires_grad_(spec->tensor.requires_grad());
   spec->units.push_back(unit);
   return spec->second_use;
 }

@@ -26,6 +26,7 @@ struct ParamSpec {
   int sub_params = 1;    // equal parts of that dim, each cut separately: 2 for SwiGLU's [gate; up]
   bool experts = false;  // dim 0 counts experts, which ep cuts; tp may cut a later dim
   bool vocabulary = false;   // dim 0 is the vocabulary: padded, cut evenly; padding rows stay zero
+  bool looked_up = false;    // another table, whose rows are looked up: no matrix to Muon
   bool weight_decay = true;  // false for biases and norms
   bool tied = false;         // the first and the last stage both hold it
   bool tp_sum = false;       // each tp rank has a partial gradient, and tp sums them

@@ -51,6 +51,7 @@ struct CheckpointedRun {
   ZeroOptimizer& optimizer;
   EngineConfig config;                 // a load may replace its schedule
   torch::Dtype dtype = torch::kFloat;  // of the weights
+  bool base_loaded = false;            // all frozen parameters are those of a checkpoint
 };
 
 }  // namespace anymesh

@@ -119,7 +119,7 @@ RANKS_TEST_F(EngineApi, LoadsParts) {
   const auto moments = [](const Engine& engine) {
     double sum = 0;
     for (const auto& group : engine.optimizer().groups())
-      sum += group.exp_avg_sq.tensor().abs().sum().item<double>();
+      sum += group.states[1].tensor().abs().sum().item<double>();
     return sum;
   };
   const auto load = [&](const LoadOptions& options, TinyRun& other) {
@@ -149,9 +149,42 @@ RANKS_TEST_F(EngineApi, LoadsParts) {
   EXPECT_EQ(moments(no_schedule.engine), moments(run.engine));
   EXPECT_EQ(no_schedule.engine.learning_rate(), 0.01);
 
-  TinyRun other_schedule(kData, 2, {.max_lr = 0.02});
+  TinyRun other_schedule(kData, 2, {.schedule = {.max_lr = 0.02, .decay_samples = 400}});
   EXPECT_REFUSES(other_schedule.engine.load_checkpoint(folder_),
                  "max_lr: checkpoint 0.01, this run 0.02");
+}
+
+RANKS_TEST_F(EngineApi, AScheduleOfOnesOwnIsKnownByItsName) {
+  const auto with = [](const std::string& style, double times) {
+    LrSchedule schedule{.max_lr = 0.01, .decay_samples = 400, .style = style};
+    schedule.factor = [times](double samples) { return times / (1 + samples); };
+    return TinyOptions{.schedule = schedule};
+  };
+  TinyRun run(kData, 1, with("one over samples", 1));
+  run.train(2);
+  EXPECT_EQ(run.engine.learning_rate(), 0.01 / 9);
+  run.engine.save_checkpoint(folder_);
+
+  TinyRun same(kSplit, 0, with("one over samples", 1));
+  same.engine.load_checkpoint(folder_);
+  EXPECT_EQ(same.engine.learning_rate(), 0.01 / 9);
+  TinyRun other(kSplit, 0, with("two over samples", 2)), built_in(kSplit, 0);
+  EXPECT_REFUSES(other.engine.load_checkpoint(folder_),
+                 "lr_decay_style: checkpoint one over samples, this run two over samples");
+  EXPECT_REFUSES(built_in.engine.load_checkpoint(folder_),
+                 "lr_decay_style: checkpoint one over samples, this run linear");
+  using enum LoadOptions::Schedule;
+  EXPECT_REFUSES(built_in.engine.load_checkpoint(folder_, {.schedule = Checkpoints}),
+                 "schedule is \"one over samples\", which this program does not have; "
+                 "--override-opt_param-scheduler goes on with this run's, \"linear\"");
+  other.engine.load_checkpoint(folder_, {.schedule = ThisRuns});
+  EXPECT_EQ(other.engine.learning_rate(), 0.02 / 9);
+
+  TinyRun plain(kData, 1);
+  plain.train(2);
+  plain.engine.save_checkpoint(folder_ / "plain");
+  same.engine.load_checkpoint(folder_ / "plain", {.schedule = Checkpoints});
+  EXPECT_EQ(same.engine.learning_rate(), plain.engine.learning_rate());
 }
 
 RANKS_TEST_F(EngineApi, StrictAndNotStrict) {

@@ -123,7 +123,7 @@ int main(int argc, char** argv) {
        both_ways(logits,
                  [&](const auto& in) {
                    return Outputs{
-                       anymesh::vocab_parallel_cross_entropy(in[0], labels, kVocabulary, alone)};
+                       anymesh::vocab_parallel_cross_entropy(in[0], labels, kVocabulary, {alone})};
                  }),
        both_ways(logits,
                  [&](const auto& in) {

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "framework/config/flags.h"
 #include "framework/format/layout.h"
@@ -33,6 +34,13 @@ inline std::string argument_text(const Value& value) {
   return string_printf("%.17g", value.as_double());
 }
 
+// Returns the words of a flag with this attribute: one, or those of a list of texts.
+inline std::vector<std::string> argument_words(const Value& value) {
+  if (!value.is_sequence() || value.size() == 0 || !value.at(0).is_string())
+    return {argument_text(value)};
+  return value.as_strings();
+}
+
 // Sets flags from the `args` of a checkpoint: the flag --num-layers is the attribute num_layers.
 // Leaves out attributes that `args` lacks, that already are the flag's value, or that `wanted`
 // refuses. Throws a DamagedFile that names a value that a flag cannot have.
@@ -42,7 +50,7 @@ inline void read_args(FlagTable& flags, const Value& args,
     const Value value = single(args.find(setting.dest));
     if (!value || value == value_of(setting.value) || (wanted && !wanted(setting))) continue;
     try {
-      flags.set(setting.flag, value.where(), {argument_text(value)});
+      flags.set(setting.flag, value.where(), argument_words(value));
     } catch (const UserError& error) {
       throw DamagedFile(error.what());
     }

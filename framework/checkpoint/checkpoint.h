@@ -75,8 +75,9 @@ struct LoadOptions {
   // Resume although parameters that were frozen have no moments. Implied where parameters
   // may be missing: without load_module_strict, or with custom_load_fn.
   bool allow_fresh_moments = false;
-  bool verify = false;   // check whole files first, not only the bytes loaded
-  bool load_rng = true;  // the dropout seed
+  bool allow_other_bits = false;  // resume although --same-bits differs
+  bool verify = false;            // check whole files first, not only the bytes loaded
+  bool load_rng = true;           // the dropout seed
   Schedule schedule = Schedule::MustAgree;
 };
 
@@ -123,7 +124,7 @@ SaveSize save_size(const std::filesystem::path& save_dir, const CheckpointedRun&
 //
 // Throws, with a message that lists the files present or the differences, for: a tag that does not
 // exist; missing or damaged files, with nothing to fall back to; a model of another shape; missing
-// or unexpected parameters; another LR schedule; state of another optimizer than AdamW
+// or unexpected parameters; another LR schedule; state of another optimizer than the run's
 // (load/same_optimizer.h). After damage, the run's parameters and state may
 // be partly the checkpoint's: load another checkpoint, or end the run.
 LoadResult load_checkpoint(const std::filesystem::path& load_dir, CheckpointedRun& run,

@@ -2,6 +2,7 @@
 
 #include <c10/util/StringUtil.h>
 
+#include <algorithm>
 #include <set>
 #include <sstream>
 
@@ -105,6 +106,18 @@ Value scheduler_state(const CheckpointedRun& run, const TrainState& state) {
   if (s.style == "WSD")
     scheduler.set(kWsdDecaySteps, s.wsd_decay_samples).set(kWsdDecayStyle, s.wsd_decay_style);
   return scheduler;
+}
+
+// Returns the schedule with the checkpoint's style. Throws for one that another program brought.
+LrSchedule built_in(const Value& style, LrSchedule schedule) {
+  TORCH_CHECK(std::ranges::find(kLrDecayStyles, style.as_string()) != std::end(kLrDecayStyles),
+              style.where(), ": the checkpoint's learning-rate schedule is \"", style.as_string(),
+              "\", which this program does not have; --override-opt_param-scheduler goes on with "
+              "this run's, \"",
+              schedule.style, "\"");
+  schedule.style = style.as_string();
+  schedule.factor = nullptr;
+  return schedule;
 }
 
 Value verified_loss(const VerifiedLoss& verified) {
@@ -229,7 +242,9 @@ LrSchedule schedule_of(const Value& metadata, LrSchedule schedule) {
   read("min_lr", schedule.min_lr);
   read("lr_warmup_steps", schedule.warmup_samples);
   read("lr_decay_steps", schedule.decay_samples);
-  if (const Value style = saved.find("lr_decay_style")) schedule.style = style.as_string();
+  if (const Value style = saved.find("lr_decay_style");
+      style && style.as_string() != schedule.style)
+    schedule = built_in(style, std::move(schedule));
   read(kWsdDecaySteps, schedule.wsd_decay_samples);
   if (const Value style = saved.find(kWsdDecayStyle)) schedule.wsd_decay_style = style.as_string();
   return schedule;

@@ -33,6 +33,12 @@ ProcessGrid::ProcessGrid(CommPtr world_group, Topology mesh, CommCounts* comm_co
   embedding = group("embedding", at_an_end ? topology.rank_of({0, dp_rank, tp_rank}) : rank);
 }
 
+CommPtr ProcessGrid::holders(bool experts) const {
+  const int color = coord.pp * topology.ep_size + (experts ? topology.ep_rank_of(coord) : 0);
+  const char* name = experts ? "expert holders" : "holders";
+  return counted(world->split(color, world->rank(), name), name, counts);
+}
+
 std::string describe(const Topology& t) {
   std::string text =
       c10::str("tensor ", t.tp_size, " x pipeline ", t.pp_size, " x data ", t.dp_size, " = ",

@@ -1,11 +1,25 @@
 #pragma once
 
+#include <cstdint>
+#include <numeric>
 #include <string>
 
 #include "framework/comm/counting_communicator.h"
 #include "framework/comm/topology.h"
 
 namespace anymesh {
+
+// How --same-bits sums; without it, 0 blocks.
+struct SameBits {
+  int blocks = 0;            // of inner dimensions that tp cuts: a power of two, tp divides it
+  int64_t rows_of_part = 0;  // positions whose gradients of norms and biases are one addend
+  int64_t parts = 1;         // of a sample: a power of two, at most 16
+
+  static SameBits of(int blocks, int64_t seq_length) {
+    const int64_t parts = std::gcd(seq_length, int64_t{16});
+    return {blocks, seq_length / parts, parts};
+  }
+};
 
 // This rank's place in the mesh and the groups it belongs to. Created once in main and passed by
 // const reference.
@@ -25,6 +39,10 @@ struct ProcessGrid {
   ProcessGrid(CommPtr world, Topology topology, CommCounts* counts = nullptr,
               torch::Device device = torch::kCPU);
 
+  // Returns the ranks that hold slices or replicas of this stage's dense parameters (tp x dp), or
+  // of the same experts, in the order of world ranks. Collective.
+  CommPtr holders(bool experts) const;
+
   bool is_first_stage() const { return coord.pp == 0; }
   bool is_last_stage() const { return coord.pp == topology.pp_size - 1; }
 
@@ -33,6 +51,7 @@ struct ProcessGrid {
   CommPtr world, tp, pp, dp, ep, edp, model, embedding;
   CommCounts* counts;
   torch::Device device;
+  SameBits same_bits = {};
 };
 
 // "tensor 2 x pipeline 2 x data 2 = 8 ranks"

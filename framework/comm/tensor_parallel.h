@@ -13,9 +13,12 @@ namespace anymesh {
 struct TensorParallel {
   CommPtr group;
   bool sequence = false;
+  int blocks = 0;  // of --same-bits: every sum over ranks is a sum of so many blocks, in a tree
 
   int rank() const { return group->rank(); }
   int size() const { return group->size(); }
+
+  int blocks_here() const { return blocks / size(); }
 
   // The number of parts into which the sequence is cut, and the index of this rank's part.
   int sequence_parts() const { return sequence ? size() : 1; }

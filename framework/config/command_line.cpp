@@ -49,7 +49,8 @@ struct Given {
 };
 
 // Reads the flag at args[i] and moves `i` to its last value.
-Given take_flag(Kind kind, const std::vector<std::string>& args, size_t& i) {
+Given take_flag(Kind kind, const std::string& implied, const std::vector<std::string>& args,
+                size_t& i) {
   Given given{flag_name(args[i]), {}};
   const std::string flag = "--" + given.name;
   const size_t equals = args[i].find('=');
@@ -57,6 +58,8 @@ Given take_flag(Kind kind, const std::vector<std::string>& args, size_t& i) {
     if (kind == Kind::kSwitch)
       throw UserError(args[i] + ": " + flag + " is a switch and takes no value");
     given.values.push_back(args[i].substr(equals + 1));
+  } else if (!implied.empty() && (i + 1 == args.size() || is_flag(args[i + 1]))) {
+    given.values.push_back(implied);
   } else if (kind == Kind::kValue) {
     if (i + 1 == args.size()) throw UserError(flag + " needs a value");
     given.values.push_back(args[++i]);
@@ -85,7 +88,8 @@ std::string suggestion(const FlagTable& flags, const std::string& name) {
   if (const std::string advice(advice_on(name)); !advice.empty() && fits(flags, advice))
     return "; " + advice;
   std::vector<std::string> known;
-  for (const FlagTable::Flag& flag : flags.flags()) known.push_back(flag.name);
+  for (const FlagTable::Flag& flag : flags.flags())
+    if (flag.withdrawn.empty()) known.push_back(flag.name);
   for (const Foreign& foreign : foreign_flags()) {
     if (!foreign.ignored() && foreign.accepted.empty()) continue;
     for (const std::string_view flag : split(foreign.names, '|')) known.emplace_back(flag);
@@ -114,13 +118,15 @@ std::string help_text(const FlagTable& flags) {
   options.set_width(100).custom_help("[--flag value | --flag=value]...");
   std::vector<std::string> groups;
   for (const FlagTable::Flag& flag : flags.flags()) {
+    if (!flag.withdrawn.empty()) continue;
     const std::string& shown = flag.rule.shown;
     std::string help = flag.help;
     if (!flag.rule.choices.empty()) help += "; one of " + joined(flag.rule.choices);
     for (const std::string& need : flag.rule.needs)  // those that need no explanation
       if (condition_of(need) == need) help += "; needs " + need;
     help += shown == "required" ? " (required)" : " (default: " + shown + ")";
-    const std::string value = value_name(flag.field);
+    const std::string name = value_name(flag.field),
+                      value = flag.rule.implied.empty() ? name : "[" + name + "]";
     options.add_option(flag.group, "", flag.name, help,
                        value.empty() ? cxxopts::value<bool>() : cxxopts::value<std::string>(),
                        value);
@@ -152,7 +158,8 @@ std::vector<std::string> read_command_line(FlagTable& flags, const std::vector<s
       others.push_back(args[i]);
       continue;
     }
-    Given given = take_flag(kind, args, i);
+    const FlagTable::Flag* const known = flags.find(flag_name(args[i]));
+    Given given = take_flag(kind, known ? known->rule.implied : "", args, i);
     // The last one counts, as in argparse, because scripts append "$@".
     std::erase_if(all, [&](const Given& before) { return before.name == given.name; });
     all.push_back(std::move(given));

@@ -34,8 +34,9 @@ struct ParallelConfig {
   int tp = 1;  // --tensor-model-parallel-size
   int pp = 1;  // --pipeline-model-parallel-size
   bool sequence_parallel = false;
-  int ep = 1;   // --expert-model-parallel-size
-  int etp = 0;  // --expert-tensor-parallel-size; 0 = tp
+  int same_bits = 0;  // blocks; 0 = off
+  int ep = 1;         // --expert-model-parallel-size
+  int etp = 0;        // --expert-tensor-parallel-size; 0 = tp
   bool whole_experts() const { return tp > 1 && etp == 1; }
   Topology topology(int dp) const {
     return {.pp_size = pp,
@@ -93,6 +94,7 @@ struct DataConfig {
   int tiktoken_special_tokens = 1000;
   int vocab_size = 0;  // NullTokenizer and mock_data; TikTokenizer, where 0 means all of the file
   bool mock_data = false;
+  bool own = false;  // the program brings its data: the fields above are unused
 
   int eod_token = -1;  // the token that ends documents, from the tokenizer; -1 = none
 
@@ -113,9 +115,10 @@ inline bool takes_tokenizer_model(std::string_view type) {
 
 struct CheckpointConfig {
   std::string save, load;
-  int64_t save_interval = 0;         // 0 = at the end only
-  int64_t save_total_limit = 0;      // checkpoints to keep; 0 = all, or 1 if the next is set
-  int64_t save_retain_interval = 0;  // keeps checkpoints of steps divisible by it; 0 = none
+  std::string pretrained_checkpoint;  // what the run begins with, before --load
+  int64_t save_interval = 0;          // 0 = at the end only
+  int64_t save_total_limit = 0;       // checkpoints to keep; 0 = all, or 1 if the next is set
+  int64_t save_retain_interval = 0;   // keeps checkpoints of steps divisible by it; 0 = none
   bool no_save_optim = false,
        save_weights_only = false;  // synonyms: Megatron's name and a plain one
   bool async_save = false, report_save = false;
@@ -125,6 +128,7 @@ struct CheckpointConfig {
   bool use_checkpoint_args = false;
   std::string load_tag;  // empty = the tag that `latest` names
   bool no_load_strict = false, exit_on_missing_checkpoint = false;
+  bool override_same_bits = false;
   bool allow_other_data = false, allow_fresh_moments = false;
   bool verify_checkpoint = false, no_fallback = false;
   bool exit_on_save_failure = false;

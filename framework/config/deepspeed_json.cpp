@@ -50,9 +50,11 @@ constexpr Foreign kFixedKeys[] = {
      "\"fp32\"|\"float32\"|null"},
     {"communication_data_type", true, "gradients are reduced in fp32", "\"fp32\"|null"},
     {"prescale_gradients", true, "gradients are reduced first and scaled afterwards", "false"},
-    {"optimizer.type", true, "the optimizer is AdamW",
-     "\"AdamW\"|\"adamw\"|\"Adam\"|\"adam\"|\"FusedAdam\""},
     {"optimizer.params.adam_w_mode", true, "the optimizer is AdamW", "true"},
+    {"optimizer.params.dampening", true, "SGD's momentum has no dampening", "0|0.0"},
+    {"optimizer.params.nesterov", true, "SGD's momentum is the plain one", "false"},
+    {"optimizer.params.per_head_muon", true, "Muon sees a matrix as a whole", "false"},
+    {"optimizer.params.ns_method", true, "Muon iterates by the standard method", "\"standard\""},
     {"optimizer.params.bias_correction", true, "Adam always corrects its bias", "true"},
     {"optimizer.params.amsgrad", true, "AMSGrad is not in this version", "false"},
 };
@@ -96,6 +98,16 @@ bool is_ignored(std::string_view key) {
   return std::ranges::any_of(kIgnoredKeys, [&](const IgnoredKeys& ignored) {
     return ignored.section == key.substr(0, name) && is_one_of(key.substr(name), ignored.names);
   });
+}
+
+// DeepSpeed's names of optimizers, in lower case, and --optimizer's.
+constexpr std::pair<std::string_view, std::string_view> kOptimizers[] = {
+    {"adamw", "adam"}, {"adam", "adam"}, {"fusedadam", "adam"},
+    {"sgd", "sgd"},    {"lion", "lion"}, {"muon", "muon"}};
+
+std::string lower(std::string text) {
+  std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
 }
 
 // nlohmann/json keeps the last of two equal keys. DeepSpeed refuses them, and so do we.
@@ -154,6 +166,7 @@ struct Reader {
   std::vector<std::string> ignored = {}, notes = {};
 
   void read_section(const Json& section, const std::string& prefix) {
+    if (prefix == "optimizer.") read_optimizer(section);
     for (const auto& [name, value] : section.items()) {
       const std::string key = prefix + name;
       if (is_section(key)) {
@@ -189,6 +202,8 @@ struct Reader {
   }
 
   void read_key(const std::string& key, const Json& value) {
+    const bool is_rate = is_one_of(key, "optimizer.params.muon_lr|optimizer.params.adam_lr");
+    if (key == "optimizer.type" || (is_rate && optimizer() == "muon")) return;  // read_optimizer()
     if (const auto* it = std::ranges::find(kFlagKeys, std::string_view(key), &FlagKey::path);
         it != std::end(kFlagKeys)) {
       expect(!value.is_structured(), key, value, "one value");
@@ -202,8 +217,11 @@ struct Reader {
       fixed->check(origin(key, value), text_of(value));
     } else if (is_ignored(key)) {
       ignored.push_back(key);
-    } else if (key == "optimizer.params.betas") {
-      read_betas(key, value);
+    } else if (key == "optimizer.params.betas" && optimizer() != "sgd") {
+      read_betas(key, value, optimizer() == "lion" ? "lion-beta" : "adam-beta");
+    } else if (key == "optimizer.params.momentum" &&
+               (optimizer() == "sgd" || optimizer() == "muon")) {
+      flags.set(optimizer() + "-momentum", origin(key, value), {text_of(value)});
     } else if (key == "checkpoint.tag_validation") {
       read_tag_validation(key, value);
     } else if (key == "fp16.initial_scale_power") {
@@ -219,20 +237,57 @@ struct Reader {
     }
   }
 
-  void read_betas(const std::string& key, const Json& value) {
+  const std::string& optimizer() const { return config.engine.zero.optimizer.name; }
+
+  // Reads the type, and what DeepSpeed takes where the section says nothing.
+  void read_optimizer(const Json& section) {
+    if (const auto type = section.find("type"); type != section.end()) {
+      const std::string name = type->is_string() ? lower(type->get<std::string>()) : "";
+      const auto* known =
+          std::ranges::find(kOptimizers, name, [](const auto& p) { return p.first; });
+      expect(known != std::end(kOptimizers), "optimizer.type", *type,
+             "AdamW, Adam, FusedAdam, SGD, Lion or Muon");
+      flags.set("optimizer", origin("optimizer.type", *type), {std::string(known->second)});
+    }
+    const Json none = Json::object(), params = section.value("params", none);
+    const auto assume = [&](const char* key, const std::string& flag, const Json& value) {
+      if (!params.is_object() || params.contains(key) || flags.given(flag)) return;
+      flags.set(flag, origin(std::string("optimizer.params.") + key + " (default)", value),
+                {value.dump()});
+    };
+    if (optimizer() == "sgd") assume("momentum", "sgd-momentum", 0);
+    if (optimizer() == "lion") assume("betas", "lion-beta2", 0.999);
+    if (optimizer() != "muon" || !params.is_object()) return;
+    if (!params.contains("ns_method"))
+      notes.push_back("optimizer.params.ns_method of " + path +
+                      ": DeepSpeed's default is gram; here Muon iterates by the standard method");
+    const auto rate = [&](const char* key) {
+      const Json value = params.value(key, params.value("lr", Json()));
+      expect(value.is_number() || value.is_null(), std::string("optimizer.params.") + key, value,
+             "a number");
+      return value;
+    };
+    const Json muon = rate("muon_lr"), adam = rate("adam_lr");
+    if (params.contains("adam_lr") && params.value("lr", adam) != adam)
+      throw UserError(origin("optimizer.params.lr", params["lr"]) +
+                      ": give muon_lr in its place, beside adam_lr");
+    if (params.contains("adam_lr"))
+      flags.set("lr", origin("optimizer.params.adam_lr", adam), {adam.dump()});
+    if (muon.is_number() && adam.is_number() && muon != adam)
+      flags.set("muon-lr-scale", origin("optimizer.params.muon_lr", muon),
+                {Json(muon.get<double>() / adam.get<double>()).dump()});
+  }
+
+  void read_betas(const std::string& key, const Json& value, const std::string& flag) {
     expect(value.is_array() && value.size() == 2 && value[0].is_number() && value[1].is_number(),
            key, value, "two numbers, as [0.9, 0.999]");
-    flags.set("adam-beta1", origin(key + "[0]", value[0]), {value[0].dump()});
-    flags.set("adam-beta2", origin(key + "[1]", value[1]), {value[1].dump()});
+    flags.set(flag + "1", origin(key + "[0]", value[0]), {value[0].dump()});
+    flags.set(flag + "2", origin(key + "[1]", value[1]), {value[1].dump()});
   }
 
   void read_tag_validation(const std::string& key, const Json& value) {
-    const auto lower = [](unsigned char c) { return std::tolower(c); };
-    const std::string text = value.is_string() ? value.get<std::string>() : "";
-    const auto is_named = [&](std::string_view name) {  // DeepSpeed does not mind the case
-      return std::ranges::equal(text, name, {}, lower, lower);
-    };
-    const auto* name = std::ranges::find_if(kTagValidations, is_named);
+    const std::string text = lower(value.is_string() ? value.get<std::string>() : "");
+    const auto* name = std::ranges::find(kTagValidations, text, lower);  // DeepSpeed minds no case
     expect(name != std::end(kTagValidations), key, value, R"("Ignore", "Warn" or "Fail")");
     config.engine.tag_validation = static_cast<TagValidation>(name - kTagValidations);
   }

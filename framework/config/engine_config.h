@@ -13,9 +13,9 @@
 
 #include "framework/config/batch_ramp.h"
 #include "framework/config/flags.h"
-#include "framework/optim/adam.h"
 #include "framework/optim/loss_scaler.h"
 #include "framework/optim/lr_scheduler.h"
+#include "framework/optim/options.h"
 
 namespace anymesh {
 
@@ -33,7 +33,7 @@ struct OffloadConfig {
 
 struct ZeroConfig {
   int stage = 0;  // 0, 1, 2 or 3
-  AdamOptions adam;
+  OptimizerConfig optimizer;
   double weight_decay = 0.01;
   double clip_grad = 1.0;  // 0 = no clipping
   OffloadConfig offload;
@@ -52,9 +52,13 @@ struct ModelFacts {
   // For check_memory(): what a layer keeps of a token for its backward, at least, in elements over
   // all tp ranks: its input, and the rest. 0 = unknown.
   int64_t layers = 0, kept_input = 0, kept_inside = 0;
-  std::vector<std::string> flags;           // a checkpoint must have been made with the same ones
+  std::vector<std::string> flags;  // a checkpoint must have been made with the same ones
+  // If the model trains an adapter and all else is frozen, its base: flags that say which adapter,
+  // the first of them 0 in a checkpoint of a base alone. Else empty.
+  std::vector<std::string> adapter_flags;
   std::vector<std::string> training_flags;  // a load says where these differ
-  bool all_stages_read_tokens = false;      // else the first and the last
+  bool all_stages_read_data = false;        // else the first and the last
+  bool keeps_bits = false;                  // it has the same bits on every mesh (--same-bits)
   std::string gpu_note;                     // printed at the start of a run on GPUs
 };
 

@@ -185,6 +185,10 @@ void FlagTable::alias(std::string name, std::string_view of) {
   aliases_[std::move(name)] = flag.name;
 }
 
+void FlagTable::withdraw(size_t first, const std::string& why) {
+  for (Flag& flag : std::span(flags_).subspan(first)) flag.withdrawn = why;
+}
+
 const FlagTable::Flag* FlagTable::find(std::string_view name) const {
   if (const auto other = aliases_.find(name); other != aliases_.end()) name = other->second;
   const auto flag = std::ranges::find(flags_, name, &Flag::name);
@@ -200,6 +204,7 @@ size_t FlagTable::index_of(std::string_view name) const {
 void FlagTable::set(std::string_view name, const std::string& origin,
                     const std::vector<std::string>& values) {
   Flag& flag = flags_[index_of(name)];
+  if (!flag.withdrawn.empty()) throw UserError(origin + ": " + flag.withdrawn);
   const Setting::Value before = value_of(flag.field);
   const auto assign = [&]<class T>(T* field) {
     if constexpr (std::is_same_v<T, std::vector<std::string>>) {
@@ -229,6 +234,7 @@ const std::string& FlagTable::origin(std::string_view name) const {
 std::vector<Setting> FlagTable::settings() const {
   std::vector<Setting> settings;
   for (const Flag& flag : flags_) {
+    if (!flag.withdrawn.empty()) continue;
     const Setting::Value value = value_of(flag.field);
     settings.push_back({flag.name, flag.rule.dest, value, text_of(value), !flag.origin.empty(),
                         words_of(flag, value)});

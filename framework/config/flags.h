@@ -64,8 +64,9 @@ enum class Decides { kModel, kTraining, kNothing };
 //   "--save or --load"              one of the two; or "--load without --save"
 //   "--finetune, which starts..."   an explanation follows a comma, semicolon or colon
 struct FlagRule {
-  std::string shown = {};  // the default in --help, where a 0 or "" stands for it; or "required"
-  std::string dest = {};   // the attribute, where argparse does not derive it from the name
+  std::string shown = {};    // the default in --help, where a 0 or "" stands for it; or "required"
+  std::string dest = {};     // the attribute, where argparse does not derive it from the name
+  std::string implied = {};  // the value of a flag that is given without one
   std::vector<std::string> choices = {};
   double least = -HUGE_VAL, most = HUGE_VAL, above = -HUGE_VAL, below = HUGE_VAL;
   std::vector<std::string> needs = {}, excludes = {};
@@ -90,6 +91,7 @@ class FlagTable {
     bool on = true;                     // the value of a bool when its flag is given
     Setting::Value default_value = {};  // the field's
     std::string origin = {};            // the source that set it first: "--lr 1e-3"
+    std::string withdrawn = {};         // why this program does not take it
   };
 
   // REQUIRES: the fields given to add() outlive the table.
@@ -111,6 +113,10 @@ class FlagTable {
 
   // Gives the flag a second name, as another program spells it. REQUIRES: the flag exists.
   void alias(std::string name, std::string_view of);
+
+  // Withdraws the flags added since there were `first` of them: they keep their defaults, no help
+  // and no checkpoint has them, and a command line that gives one is refused with the reason `why`.
+  void withdraw(size_t first, const std::string& why);
 
   // `origin` names the source and its value in messages: "--lr 1e-3", "optimizer.params.lr 0.1 of
   // ds.json". A bool takes "true" or "false", the new value of its field. REQUIRES: the flag

@@ -49,7 +49,6 @@ constexpr Foreign kForeignFlags[] = {
 
     // Accepted only with a value that describes this trainer.
     {"data-impl", kValue, "only Megatron's .bin/.idx files are read", "mmap|infer"},
-    {"optimizer", kValue, "the optimizer is AdamW", "adam"},
     {"dataloader-type", kValue, "samples are read in the order of the shuffled index", "single"},
     {"transformer-impl", kValue, "Transformer Engine is not used", "local"},
     {"weight-decay-incr-style", kValue, "the weight decay is constant", "constant"},
@@ -149,7 +148,7 @@ constexpr Synonym kSynonyms[] = {
     {"mixed-precision|dtype|torch-dtype|precision|params-dtype|amp",
      "use --bf16 or --fp16; without either all is fp32"},
     {"resume|resume-from|resume-from-checkpoint|restore|checkpoint|load-checkpoint|load-dir|ckpt|"
-     "load-path|pretrained-checkpoint|model-name-or-path",
+     "load-path|model-name-or-path",
      "use --load FOLDER, and --load-tag for another checkpoint there than the newest"},
     {"output-dir|output|save-dir|save-path|checkpoint-dir|ckpt-dir|out|output-folder|outdir",
      "use --save FOLDER"},
@@ -166,6 +165,8 @@ constexpr Synonym kSynonyms[] = {
     {"heads|n-heads|n-head|nheads|num-heads|attention-heads", "use --num-attention-heads N"},
     {"n-kv-heads|num-kv-heads|gqa", "use --num-key-value-heads N"},
     {"intermediate-size|mlp-dim|d-ff|ffn-dim|ffn-size", "use --ffn-hidden-size N"},
+    {"lora-r|lora-dim|lora-attn-dim", "use --lora-rank R"},
+    {"target-modules|lora-target-modules|lora-modules", "use --lora-target NAME..."},
     {"dropout", "use --hidden-dropout X and --attention-dropout X"},
     {"dataset|train-data|train-file|data-dir|data-prefix|corpus|input|dataset-path|train-path|"
      "dataset-name",

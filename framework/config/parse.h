@@ -25,8 +25,14 @@ struct ParseResult {
   std::vector<std::string> notes;  // remarks such as ignored flags, a line each, for rank 0
 };
 
+// The parts that a program brings itself. It does not take the flags of the framework's.
+struct OwnParts {
+  bool data = false;      // --data-path, --mock-data, the tokenizers' flags
+  bool schedule = false;  // --lr-decay-style, --lr-warmup-iters ..., but --lr
+};
+
 // Declares the framework's flags, in groups, over the fields of `config`.
-void add_flags(FlagTable& flags, Config& config);
+void add_flags(FlagTable& flags, Config& config, const OwnParts& own = {});
 
 // `args` excludes the program's name. `more` sets further flags once these are read, as a
 // checkpoint's args do. REQUIRES: add_flags(flags, config); models add theirs too.

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -15,6 +16,8 @@ namespace {
 // The rules of the table hold for the fields, so another Config's flags can check them.
 void check_flags(const Config& config) {
   Config checked;
+  checked.engine.zero.optimizer.own = config.engine.zero.optimizer.own;    // one more choice,
+  checked.engine.zero.optimizer.name = config.engine.zero.optimizer.name;  // under its name
   FlagTable flags("", "");
   add_flags(flags, checked);
   checked = config;
@@ -47,6 +50,18 @@ void check_experts(const ParallelConfig& parallel, int64_t dp) {
   const int64_t ranks = parallel.whole_experts() ? dp * parallel.tp : dp;
   require(ranks % parallel.ep == 0, ep, " must divide the data-parallel size (", dp, ")",
           parallel.whole_experts() ? " x " + tp : "", ": experts are spread over these ranks");
+}
+
+void check_same_bits(const ParallelConfig& parallel) {
+  const int blocks = parallel.same_bits;
+  if (blocks == 0) return;
+  const std::string given = with("--same-bits", blocks);
+  require(std::has_single_bit(static_cast<unsigned>(blocks)), given,
+          ": expected 1, 2, 4 or 8 blocks, which are added as a binary tree; use --same-bits 4");
+  require(blocks % parallel.tp == 0, given, " must be divisible by ",
+          with("--tensor-model-parallel-size", parallel.tp), "; use --same-bits ",
+          std::bit_ceil(static_cast<unsigned>(parallel.tp)),
+          " with a tensor-parallel size of 1, 2, 4 or 8");
 }
 
 void check_device(const DeviceConfig& config) {
@@ -139,6 +154,7 @@ void check_schedule(const ScheduleConfig& lengths, const std::string& style,
 }
 
 void check_data(const DataConfig& data) {
+  if (data.own) return;
   if (data.tokenizer_type == "NullTokenizer") {
     require(data.vocab_size >= 2, with("--vocab-size", data.vocab_size),
             " must be at least 2 with --mock-data or the NullTokenizer");
@@ -240,6 +256,7 @@ void validate(const Config& config, int world_size) {
   check_flags(config);
   check_mesh(parallel, config.run, world_size);
   check_device(config.device);
+  check_same_bits(parallel);
   check_offload(engine.zero.offload, engine.zero.stage);
   const int dp = world_size / (parallel.tp * parallel.pp);
   check_experts(parallel, dp);

@@ -11,6 +11,8 @@
 #pragma once
 
 #include <cstdint>
+#include <numeric>
+#include <span>
 #include <vector>
 
 #include "framework/data/dataset.h"
@@ -26,6 +28,13 @@ struct BatchSlice {
   int64_t sample_index(int64_t consumed_samples, int64_t micro_batch, int64_t row) const {
     return consumed_samples + (micro_batch * dp_size + dp_rank) * micro_batch_size + row;
   }
+
+  // Returns the samples of all rows.
+  std::vector<int64_t> samples(int64_t consumed_samples, int64_t micro_batch) const {
+    std::vector<int64_t> indices(static_cast<size_t>(micro_batch_size));
+    std::iota(indices.begin(), indices.end(), sample_index(consumed_samples, micro_batch, 0));
+    return indices;
+  }
 };
 
 struct TokenBatch {
@@ -34,15 +43,14 @@ struct TokenBatch {
 };
 
 // Reads a micro-batch. Throws if the data set ends inside it.
-inline TokenBatch load_micro_batch(const Dataset& data, const BatchSlice& slice,
-                                   int64_t consumed_samples, int64_t micro_batch) {
-  const int64_t s = data.seq_length();
+inline TokenBatch load_micro_batch(const Dataset& data, std::span<const int64_t> samples) {
+  const size_t s = static_cast<size_t>(data.seq_length());
   TokenBatch batch;
-  batch.tokens.reserve(slice.micro_batch_size * s);
-  batch.labels.reserve(slice.micro_batch_size * s);
+  batch.tokens.reserve(samples.size() * s);
+  batch.labels.reserve(samples.size() * s);
   std::vector<int64_t> sample(s + 1);
-  for (int64_t row = 0; row < slice.micro_batch_size; ++row) {
-    data.sample(slice.sample_index(consumed_samples, micro_batch, row), sample);
+  for (const int64_t index : samples) {
+    data.sample(index, sample);
     batch.tokens.insert(batch.tokens.end(), sample.begin(), sample.end() - 1);
     batch.labels.insert(batch.labels.end(), sample.begin() + 1, sample.end());
   }

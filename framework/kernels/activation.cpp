@@ -34,30 +34,6 @@ ANYMESH_INLINE Lanes gelu_slope(Lanes x) {
   return s + x * s * (1 - s) * (2 * kRoot * (1 + 3 * kCube * x * x));
 }
 
-// Loads and stores the first `count` lanes.
-template <class Lanes, class T>
-ANYMESH_INLINE Lanes load_some(const T* p, int64_t count) {
-  if (count == kLanes) return load<Lanes>(p);
-  T some[kLanes] = {};
-  std::copy_n(p, count, some);
-  return load<Lanes>(some);
-}
-template <class Lanes, class T>
-ANYMESH_INLINE void store_some(T* p, const Lanes& x, int64_t count) {
-  if (count == kLanes) return store(p, x);
-  T some[kLanes];
-  store(some, x);
-  std::copy_n(some, count, p);
-}
-
-// Calls work(Lanes, i, count) for n elements, kLanes at a time.
-template <class Work>
-ANYMESH_INLINE void for_lanes(int64_t n, const Work& work) {
-  with_widest_simd([=]<class Lanes>(Lanes lanes) ANYMESH_INLINE_LAMBDA {
-    for (int64_t i = 0; i < n; i += kLanes) work(lanes, i, std::min(kLanes, n - i));
-  });
-}
-
 template <class T>
 void gelu(const T* x, int64_t n, T* y) {
   for_lanes(n, [=]<class Lanes>(Lanes, int64_t i, int64_t count) ANYMESH_INLINE_LAMBDA {
@@ -117,42 +93,42 @@ void swiglu_backward_rows(const torch::Tensor& x, const torch::Tensor& dy,
 struct Gelu : torch::autograd::Function<Gelu> {
   static torch::Tensor forward(AutogradContext* ctx, const torch::Tensor& input) {
     RECORD_FUNCTION("anymesh::gelu", c10::ArrayRef<const c10::IValue>{});
-    const torch::Tensor x = input.contiguous(), y = torch::empty_like(x);
+    const torch::Tensor x = computed(input.contiguous()), y = torch::empty_like(x);
     for_elements(x, [&]<class T>(int64_t first, int64_t count, T) {
       gelu(x.const_data_ptr<T>() + first, count, y.data_ptr<T>() + first);
     });
-    ctx->save_for_backward({x});
-    return y;
+    ctx->save_for_backward({input});
+    return y.to(input.scalar_type());
   }
   static tensor_list backward(AutogradContext* ctx, tensor_list grads) {
     RECORD_FUNCTION("anymesh::gelu_backward", c10::ArrayRef<const c10::IValue>{});
-    const torch::Tensor x = ctx->get_saved_variables()[0], dy = grads[0].contiguous(),
-                        dx = torch::empty_like(x);
+    const torch::Tensor input = ctx->get_saved_variables()[0], x = computed(input.contiguous()),
+                        dy = computed(grads[0].contiguous()), dx = torch::empty_like(x);
     for_elements(x, [&]<class T>(int64_t first, int64_t count, T) {
       gelu_backward(x.const_data_ptr<T>() + first, dy.const_data_ptr<T>() + first, count,
                     dx.data_ptr<T>() + first);
     });
-    return {dx};
+    return {dx.to(input.scalar_type())};
   }
 };
 
 struct Swiglu : torch::autograd::Function<Swiglu> {
   static torch::Tensor forward(AutogradContext* ctx, const torch::Tensor& input) {
     RECORD_FUNCTION("anymesh::swiglu", c10::ArrayRef<const c10::IValue>{});
-    const torch::Tensor x = input.contiguous();
+    const torch::Tensor x = computed(input.contiguous());
     std::vector<int64_t> shape = x.sizes().vec();
     shape.back() /= 2;
     const torch::Tensor y = torch::empty(shape, x.options());
     (x.is_cuda() ? cuda_swiglu : swiglu_rows)(x, y);
-    ctx->save_for_backward({x});
-    return y;
+    ctx->save_for_backward({input});
+    return y.to(input.scalar_type());
   }
   static tensor_list backward(AutogradContext* ctx, tensor_list grads) {
     RECORD_FUNCTION("anymesh::swiglu_backward", c10::ArrayRef<const c10::IValue>{});
-    const torch::Tensor x = ctx->get_saved_variables()[0], dy = grads[0].contiguous(),
-                        dx = torch::empty_like(x);
+    const torch::Tensor input = ctx->get_saved_variables()[0], x = computed(input.contiguous()),
+                        dy = computed(grads[0].contiguous()), dx = torch::empty_like(x);
     (x.is_cuda() ? cuda_swiglu_backward : swiglu_backward_rows)(x, dy, dx);
-    return {dx};
+    return {dx.to(input.scalar_type())};
   }
 };
 

@@ -74,16 +74,6 @@ void convert(const From* x, int64_t n, To* out) {
 }
 void convert(const double* x, int64_t n, c10::BFloat16* out) { std::copy_n(x, n, out); }
 
-// adamw_element() by LibTorch's operators, for devices that have no kernel of ours.
-void adamw_by_operators(const AdamwTensors& p, const AdamwCoefficients<double>& k) {
-  const torch::Tensor g = p.gradient * k.gradient_scale;
-  p.exp_avg.copy_(p.exp_avg * k.beta1 + g * (1 - k.beta1));
-  p.exp_avg_sq.copy_(p.exp_avg_sq * k.beta2 + g * g * (1 - k.beta2));
-  p.weight.sub_(k.step_size * p.exp_avg / ((p.exp_avg_sq * k.inverse_c2).sqrt() + k.eps) +
-                k.decay * p.weight);
-  if (p.rounded.defined()) p.rounded.copy_(p.weight);
-}
-
 void adamw_on_cpu(const AdamwTensors& p, const AdamwCoefficients<double>& coefficients) {
   const bool rounds_here = p.rounded.defined() && p.rounded.scalar_type() == torch::kBFloat16;
   AT_DISPATCH_FLOATING_TYPES(p.weight.scalar_type(), "adamw_step", [&] {
@@ -120,8 +110,7 @@ void adamw_step(const std::vector<AdamwTensors>& pieces, const AdamOptions& adam
                                                .decay = lr * weight_decay,
                                                .gradient_scale = gradient_scale};
   if (!pieces.empty() && pieces[0].weight.is_cuda()) return cuda_adamw(pieces, coefficients);
-  for (const AdamwTensors& piece : pieces)
-    (piece.weight.is_cpu() ? adamw_on_cpu : adamw_by_operators)(piece, coefficients);
+  for (const AdamwTensors& piece : pieces) adamw_on_cpu(piece, coefficients);
 }
 
 void widen(const torch::Tensor& x, const torch::Tensor& flat) {

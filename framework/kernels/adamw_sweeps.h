@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "framework/optim/adam.h"
+#include "framework/optim/options.h"
 
 namespace anymesh {
 
@@ -17,7 +17,8 @@ struct AdamwTensors {
   torch::Tensor weight, gradient, exp_avg, exp_avg_sq, rounded;
 };
 
-// Makes one AdamW step (decoupled weight decay; arXiv:1711.05101) on all pieces, which are alike:
+// Makes one AdamW step (decoupled weight decay; arXiv:1711.05101) on all pieces, which are alike,
+// on a CPU or a CUDA GPU:
 //
 //   g = gradient * gradient_scale                  the clip coefficient
 //   exp_avg = b1 exp_avg + (1 - b1) g              exp_avg_sq = b2 exp_avg_sq + (1 - b2) g^2

@@ -280,11 +280,10 @@ struct ExtrasHolder : torch::CustomClassHolder {
   AttentionExtras extras;
 };
 
-// Converts bf16 to fp32 if the CPU has no units for it.
+// Converts bf16 to fp32, too, if the CPU has no units for it.
 torch::Tensor in_computed_dtype(const torch::Tensor& x) {
-  const bool units =
-      x.scalar_type() == torch::kFloat || BlockGemm<c10::BFloat16>::has_matrix_units();
-  return units ? x : x.to(torch::kFloat);
+  const bool units = BlockGemm<c10::BFloat16>::has_matrix_units();
+  return units ? computed(x) : x.to(torch::kFloat);
 }
 
 struct Attention : torch::autograd::Function<Attention> {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <initializer_list>
+#include <type_traits>
 
 #include "framework/kernels/block_gemm.h"
 #include "framework/kernels/non_temporal_writer.h"
@@ -27,26 +28,64 @@ struct Matrix {
   }
 };
 
-// C [m, n] = A B for T = float or c10::BFloat16 on the CPU, of k products each, plus `bias` [n] if
-// it is not null. n is a multiple of 16, and k is even for c10::BFloat16. Rows of C are `stride`
-// elements apart; 0 stands for n. The longer side of C is cut into shares of threads; the other
-// operand is packed, or transposed, before. How C is cut changes no bit of it.
-template <class T>
+// Where a product goes: rows of Out, `stride` elements apart, plus `bias` if it is not null.
+template <class T, class Out = T>
+struct ToRows {
+  Out* at;
+  int64_t stride, numel;    // numel: of all rows
+  const T* bias = nullptr;  // REQUIRES: T is Out
+
+  // Takes rows and columns of C from sums, at most kPackedColumns columns, a multiple of 16. Sums
+  // have rows `apart` elements apart. `piece` is BlockProduct::in_pieces()'s.
+  void write(int64_t row, int64_t height, int64_t column, int64_t width, const float* sums,
+             int64_t apart, int64_t /*piece*/) const {
+    NonTemporalWriter<Out, kPackedColumns> writer(numel);
+    for (int64_t i = 0; i < height; ++i) {
+      writer.write(at + (row + i) * stride + column, width, [&](Out* place) {
+        if constexpr (std::is_same_v<T, Out>) {
+          if (bias) return add_bias_row(sums + i * apart, bias + column, width, place);
+        }
+        scale_row(sums + i * apart, 1, width, place);
+      });
+    }
+  }
+};
+
+// C [m, n] = A B for T = float or c10::BFloat16 on the CPU, of k products each. n is a multiple of
+// 16, and k is even for c10::BFloat16. C goes to `to`, a ToRows or a type that writes as it does.
+// The longer side of C is cut into shares of threads; the other operand is packed, or transposed,
+// before. How C is cut changes no bit of it, nor do m and n.
+template <class T, class To = ToRows<T>>
 class BlockProduct {
   using Gemm = BlockGemm<T>;
   using Rows = Matrix<T>;
   static constexpr int64_t kBlockRows = 128, kColumns = kPackedColumns;  // a block of C
   static constexpr int64_t kDepth = 4096 / sizeof(T);  // products at a time; factors fit the cache
+  static constexpr int64_t kMostBlocks = 8;
   static constexpr int64_t kPad = 32;  // keeps power-of-two rows out of the same cache set
 
  public:
-  BlockProduct(int64_t m, int64_t n, int64_t k, Rows a, Rows b, T* c, const T* bias = nullptr,
-               int64_t stride = 0)
-      : m_(m), n_(n), k_(k), a_(a), b_(b), c_(c), bias_(bias), stride_(stride > 0 ? stride : n) {}
+  BlockProduct(int64_t m, int64_t n, int64_t k, Rows a, Rows b, To to)
+      : m_(m), n_(n), k_(k), a_(a), b_(b), to_(to) {}
+
+  // Sums the products in 2^i blocks, each apart, and adds these as a binary tree. k lies there as
+  // [parts, blocks, k / parts / blocks]: a block has a piece of each part. So its sum has the same
+  // bits where other blocks are elsewhere.
+  BlockProduct& in_blocks(int64_t blocks, int64_t parts) {
+    blocks_ = blocks;
+    parts_ = parts;
+    return *this;
+  }
+
+  // Writes the sums of each k / pieces products, one piece after the other, to a type that adds.
+  BlockProduct& in_pieces(int64_t pieces) {
+    pieces_ = pieces;
+    return *this;
+  }
 
   void run() const {
-    if (k_ > 4 * kDepth && k_ > 2 * m_) {
-      run_by_depth();
+    if (const int64_t depth = k_ / pieces_ / blocks_; depth > 4 * kDepth && depth > 2 * m_) {
+      for (int64_t piece = 0; piece < pieces_; ++piece) run_by_depth(piece);
     } else if (m_ > n_) {
       const AlignedBuffer<T> packed(n_ * k_);
       for_blocks(n_, kColumns,
@@ -88,11 +127,10 @@ class BlockProduct {
 
   // For a long k and few rows, such as the gradient of the logits' input. Works on a part of the
   // depth at a time, so that neither A nor B is read twice from memory.
-  void run_by_depth() const {
-    const AlignedBuffer<float> sums(m_ * n_);
-    for (int64_t done = 0; done < k_; done += kDepth) {
-      const int64_t depth = std::min(kDepth, k_ - done);
-      const BlockProduct part(m_, n_, depth, a_.from_column(done), b_.from_row(done), c_);
+  void run_by_depth(int64_t piece) const {
+    const AlignedBuffer<float> sums(blocks_ * m_ * n_);
+    for_depths(piece, [&](int64_t b, int64_t from, int64_t depth, bool add) {
+      const BlockProduct part(m_, n_, depth, a_.from_column(from), b_.from_row(from), to_);
       const AlignedBuffer<T> packed(n_ * depth), room(m_ * part.row_room());
       const Rows rows = part.all_rows(room);
       for_blocks(n_, kColumns, [&](int64_t column, int64_t width) {
@@ -101,12 +139,14 @@ class BlockProduct {
       for_blocks(m_, rows_per_block(m_), [&](int64_t row, int64_t height) {
         for (int64_t column = 0; column < n_; column += kColumns)
           multiply(height, std::min(kColumns, n_ - column), depth, rows.from_row(row),
-                   packed + column * depth, sums + row * n_ + column, n_, done > 0);
+                   packed + column * depth, sums + (b * m_ + row) * n_ + column, n_, add);
       });
-    }
+    });
     for_blocks(m_, kBlockRows, [&](int64_t row, int64_t height) {
+      fold(sums + row * n_, m_ * n_, height * n_);
       for (int64_t column = 0; column < n_; column += kColumns)
-        write_block(row, height, column, sums + row * n_ + column, n_);
+        to_.write(row, height, column, std::min(kColumns, n_ - column), sums + row * n_ + column,
+                  n_, piece);
     });
   }
 
@@ -164,35 +204,40 @@ class BlockProduct {
   }
 
   void block(int64_t row, int64_t height, Rows rows, int64_t column, const T* packed) const {
-    alignas(64) float sums[kBlockRows * kColumns];
+    alignas(64) float sums[kMostBlocks][kBlockRows * kColumns];
     const int64_t width = std::min(kColumns, n_ - column);
-    for (int64_t done = 0; done < k_; done += kDepth)
-      multiply(height, width, std::min(kDepth, k_ - done), rows.from_column(done),
-               packed + done * width, sums, kColumns, done > 0);
-    write_block(row, height, column, sums, kColumns);
+    for (int64_t piece = 0; piece < pieces_; ++piece) {
+      for_depths(piece, [&](int64_t b, int64_t from, int64_t depth, bool add) {
+        multiply(height, width, depth, rows.from_column(from), packed + from * width, sums[b],
+                 kColumns, add);
+      });
+      fold(sums[0], kBlockRows * kColumns, height * kColumns);
+      to_.write(row, height, column, width, sums[0], kColumns, piece);
+    }
   }
 
-  // Writes a block of C from its sums.
-  void write_block(int64_t row, int64_t height, int64_t column, const float* sums,
-                   int64_t stride) const {
-    const int64_t width = std::min(kColumns, n_ - column);
-    NonTemporalWriter<T, kColumns> writer(m_ * n_);
-    for (int64_t i = 0; i < height; ++i) {
-      writer.write(c_ + (row + i) * stride_ + column, width, [&](T* place) {
-        if (bias_) {
-          add_bias_row(sums + i * stride, bias_ + column, width, place);
-        } else {
-          scale_row(sums + i * stride, 1, width, place);
-        }
-      });
-    }
+  // Calls work(block, from, depth, add) for all of a piece's k, at most kDepth at a time.
+  template <class Work>
+  void for_depths(int64_t piece, const Work& work) const {
+    const int64_t all = k_ / pieces_, run = all / parts_ / blocks_;
+    for (int64_t b = 0; b < blocks_; ++b)
+      for (int64_t part = 0; part < parts_; ++part)
+        for (int64_t done = 0; done < run; done += kDepth)
+          work(b, piece * all + (part * blocks_ + b) * run + done, std::min(kDepth, run - done),
+               part + done > 0);
+  }
+
+  // Adds the blocks' n sums, which lie `apart` elements from each other, to the first's.
+  void fold(float* sums, int64_t apart, int64_t n) const {
+    for (int64_t step = 1; step < blocks_; step *= 2)
+      for (int64_t b = 0; b < blocks_; b += 2 * step)
+        add_row(sums + (b + step) * apart, n, sums + b * apart);
   }
 
   int64_t m_, n_, k_;
   Rows a_, b_;
-  T* c_;
-  const T* bias_;
-  int64_t stride_;
+  To to_;
+  int64_t blocks_ = 1, parts_ = 1, pieces_ = 1;
 };
 
 }  // namespace anymesh

@@ -7,14 +7,16 @@
 
 namespace anymesh {
 
-// Whether our kernels accept x: fp32 and bf16 on a CPU, also fp16 on a GPU. Everything else takes
-// LibTorch's operators. On a GPU, so do operations that LibTorch does in as few passes over memory
-// as our kernel would.
-inline bool has_cpu_kernels(const torch::Tensor& x) {
-  return x.is_cpu() && (x.scalar_type() == torch::kFloat || x.scalar_type() == torch::kBFloat16);
-}
+// Whether our kernels accept x: fp32, bf16 and fp16. Everything else takes LibTorch's operators. On
+// a GPU, so do operations that LibTorch does in as few passes over memory as our kernel would.
 inline bool has_kernels(const torch::Tensor& x) {
-  return has_cpu_kernels(x) || (x.is_cuda() && x.is_floating_point() && x.element_size() <= 4);
+  return (x.is_cpu() || x.is_cuda()) && x.is_floating_point() && x.element_size() <= 4;
+}
+inline bool has_cpu_kernels(const torch::Tensor& x) { return x.is_cpu() && has_kernels(x); }
+
+// Returns x as the kernels take it. On a CPU they compute fp16 in fp32.
+inline torch::Tensor computed(const torch::Tensor& x) {
+  return x.defined() && x.is_cpu() && x.scalar_type() == torch::kHalf ? x.to(torch::kFloat) : x;
 }
 
 // Calls work(float{}) or work(c10::BFloat16{}), by the dtype of x on the CPU.

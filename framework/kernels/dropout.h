@@ -14,8 +14,18 @@ struct DropoutContext {
   std::vector<int64_t> samples;  // [b]
 };
 
-// Selects a mask of the model: its layer, and one of the layer's dropouts.
-enum class DropoutSite : uint32_t { Embedding, Attention, AttentionOutput, MlpOutput };
+// Selects a mask of the model: its layer, and one of the layer's dropouts. The last four are before
+// adapters of the layer's matrices; their streams lie behind all others.
+enum class DropoutSite : uint32_t {
+  Embedding,
+  Attention,
+  AttentionOutput,
+  MlpOutput,
+  QueryKeyValueAdapter = 1u << 23,
+  DenseAdapter,
+  DenseHTo4hAdapter,
+  Dense4hToHAdapter
+};
 struct DropoutStream {
   uint32_t layer = 0;
   DropoutSite site = DropoutSite::Embedding;

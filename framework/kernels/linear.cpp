@@ -36,6 +36,11 @@ Matrix<T> rows_of(const torch::Tensor& x, bool transposed = false) {
   return {elements<T>(x), x.stride(0), transposed};
 }
 
+template <class T>
+ToRows<T> to_rows(const torch::Tensor& y, const T* bias = nullptr) {
+  return {y.data_ptr<T>(), y.stride(0), y.numel(), bias};
+}
+
 // The products of a linear layer: x [..., k], weight [n, k], bias [n] or undefined, dy [..., n].
 // Those that end in `_into` write into rows of a matrix, and take rows of one.
 template <class T>
@@ -43,18 +48,18 @@ struct BlockProducts {
   static void y_into(torch::Tensor y, const torch::Tensor& x, const torch::Tensor& weight,
                      const torch::Tensor& bias) {
     BlockProduct<T>(x.size(0), weight.size(0), weight.size(1), rows_of<T>(x),
-                    rows_of<T>(weight, /*transposed=*/true), y.data_ptr<T>(),
-                    bias.defined() ? elements<T>(bias) : nullptr, y.stride(0))
+                    rows_of<T>(weight, /*transposed=*/true),
+                    to_rows<T>(y, bias.defined() ? elements<T>(bias) : nullptr))
         .run();
   }
   static void dx_into(torch::Tensor dx, const torch::Tensor& dy, const torch::Tensor& weight) {
     BlockProduct<T>(dy.size(0), weight.size(1), weight.size(0), rows_of<T>(dy), rows_of<T>(weight),
-                    dx.data_ptr<T>(), nullptr, dx.stride(0))
+                    to_rows<T>(dx))
         .run();
   }
   static void dw_into(torch::Tensor dw, const torch::Tensor& dy, const torch::Tensor& x) {
     BlockProduct<T>(dw.size(0), dw.size(1), dy.size(0), rows_of<T>(dy, /*transposed=*/true),
-                    rows_of<T>(x), dw.data_ptr<T>())
+                    rows_of<T>(x), to_rows<T>(dw))
         .run();
   }
 
@@ -108,15 +113,6 @@ struct DeviceProducts {
   }
 };
 
-torch::Tensor weight_gradient(const torch::Tensor& weight, const torch::Tensor& dy,
-                              const torch::Tensor& x,
-                              torch::Tensor (*product)(const torch::Tensor&,
-                                                       const torch::Tensor&)) {
-  GradientSink* const sink = sink_of(weight);
-  if (sink && sink->add_product(dy.flatten(0, -2), x.flatten(0, -2))) return {};
-  return product(dy, x);
-}
-
 torch::Tensor bias_gradient(const torch::Tensor& bias, const torch::Tensor& dy) {
   if (dy.is_cuda() && has_kernels(dy)) return gradient_of_parts(cuda_column_sums(dy), bias);
   return dy.flatten(0, -2).sum(0);
@@ -140,7 +136,7 @@ struct Linear : torch::autograd::Function<Linear<Products>> {
                         dy = grads[0].contiguous();
     torch::Tensor dx, dw, db;
     if (ctx->needs_input_grad(0)) dx = Products::dx(dy, weight);
-    if (ctx->needs_input_grad(1)) dw = weight_gradient(weight, dy, x, Products::dw);
+    if (ctx->needs_input_grad(1)) dw = gradient_of_product(dy, x, weight, Products::dw);
     if (bias.defined() && ctx->needs_input_grad(2)) db = bias_gradient(bias, dy);
     return {dx, dw, db};
   }

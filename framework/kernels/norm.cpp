@@ -89,23 +89,26 @@ const T* data(const torch::Tensor& x) {
 
 void norm_rows(const NormForward& n) {
   const int64_t h = n.x.size(-1), rows = n.x.numel() / h;
+  const torch::Tensor weight = computed(n.weight), bias = computed(n.bias);
   for_rows(n.x, rows, std::max<int64_t>(1, kGrain / h), [&]<class T>(int64_t row, T) {
     const int64_t at = row * h;
     if (n.y.defined()) add_row(data<T>(n.x) + at, data<T>(n.y) + at, h, n.sum.data_ptr<T>() + at);
     const Moments moments =
-        norm_row(data<T>(n.sum) + at, data<T>(n.weight), static_cast<float>(n.offset),
-                 data<T>(n.bias), static_cast<float>(n.epsilon), h, n.normed.data_ptr<T>() + at);
+        norm_row(data<T>(n.sum) + at, data<T>(weight), static_cast<float>(n.offset), data<T>(bias),
+                 static_cast<float>(n.epsilon), h, n.normed.data_ptr<T>() + at);
     float* kept = n.moments.data_ptr<float>() + 2 * row;
     kept[0] = moments.mean;
     kept[1] = moments.inverse;
   });
 }
 
-// [1, 2, h], the gradients of weight and bias
+// [p, 2, h], parts of the gradients of weight and bias; one, unless the weight's sink wants several
 torch::Tensor norm_backward_rows(const NormBackward& n) {
-  const int64_t h = n.x.size(-1), rows = n.x.numel() / h, part = (rows + kParts - 1) / kParts,
+  const int64_t h = n.x.size(-1), rows = n.x.numel() / h, fixed = rows_of_part(n.weight),
+                part = fixed > 0 ? fixed : (rows + kParts - 1) / kParts,
                 parts = (rows + part - 1) / part;
-  const torch::Tensor sums = torch::zeros({parts, 2, h}, torch::kFloat);
+  const torch::Tensor sums = torch::zeros({parts, 2, h}, torch::kFloat),
+                      weight = computed(n.weight);
   float* totals = sums.data_ptr<float>();
   for_rows(n.x, parts, std::max<int64_t>(1, kGrain / (part * h)), [&]<class T>(int64_t p, T) {
     float* dweight = totals + 2 * p * h;
@@ -113,11 +116,12 @@ torch::Tensor norm_backward_rows(const NormBackward& n) {
       const int64_t at = row * h;
       const float* moments = n.moments.const_data_ptr<float>() + 2 * row;
       norm_backward_row(data<T>(n.x) + at, data<T>(n.dy) + at,
-                        n.dsum.defined() ? data<T>(n.dsum) + at : nullptr, data<T>(n.weight),
+                        n.dsum.defined() ? data<T>(n.dsum) + at : nullptr, data<T>(weight),
                         static_cast<float>(n.offset), {moments[0], moments[1]}, h,
                         n.dx.data_ptr<T>() + at, dweight, n.has_bias ? dweight + h : nullptr);
     }
   });
+  if (fixed > 0) return sums;
   for (int64_t p = 1; p < parts; ++p)
     for (int64_t i = 0; i < 2 * h; ++i) totals[i] += totals[2 * p * h + i];
   return sums.narrow(0, 0, 1);
@@ -130,7 +134,7 @@ struct FusedNorm : torch::autograd::Function<FusedNorm> {
                              const std::optional<torch::Tensor>& bias, double epsilon,
                              double offset, bool keeps = false) {
     RECORD_FUNCTION("anymesh::norm", c10::ArrayRef<const c10::IValue>{});
-    const torch::Tensor x = input.contiguous();
+    const torch::Tensor x = computed(input.contiguous());
     const NormForward n{
         .x = x,
         .y = other ? other->contiguous() : torch::Tensor(),
@@ -143,10 +147,12 @@ struct FusedNorm : torch::autograd::Function<FusedNorm> {
         .moments = torch::empty({x.numel() / x.size(-1), 2}, x.options().dtype(torch::kFloat))};
     (x.is_cuda() ? cuda_norm : norm_rows)(n);
     ctx->set_materialize_grads(false);
-    ctx->save_for_backward({n.sum, weight, n.moments, n.bias});
+    const torch::Tensor sum = n.sum.to(input.scalar_type()),
+                        normed = n.normed.to(input.scalar_type());
+    ctx->save_for_backward({sum, weight, n.moments, n.bias});
     ctx->saved_data["offset"] = offset;
     ctx->saved_data["added"] = other.has_value();
-    return other || keeps ? tensor_list{n.sum, n.normed} : tensor_list{n.normed};
+    return other || keeps ? tensor_list{sum, normed} : tensor_list{normed};
   }
 
   static tensor_list backward(AutogradContext* ctx, tensor_list grads) {
@@ -156,18 +162,20 @@ struct FusedNorm : torch::autograd::Function<FusedNorm> {
     const bool added = ctx->saved_data["added"].toBool();
     if (!grads.back().defined())
       return {grads[0], added ? grads[0] : torch::Tensor(), {}, {}, {}, {}, {}};
+    const torch::Tensor x = computed(saved[0]);
     const NormBackward n{
-        .x = saved[0],
+        .x = x,
         .weight = saved[1],
         .offset = ctx->saved_data["offset"].toDouble(),
         .moments = saved[2],
         .has_bias = saved[3].defined(),
-        .dy = grads.back().contiguous(),
-        .dsum = has_sum && grads[0].defined() ? grads[0].contiguous() : torch::Tensor(),
-        .dx = torch::empty_like(saved[0])};
+        .dy = computed(grads.back().contiguous()),
+        .dsum = has_sum && grads[0].defined() ? computed(grads[0].contiguous()) : torch::Tensor(),
+        .dx = torch::empty_like(x)};
     const torch::Tensor parts = (n.x.is_cuda() ? cuda_norm_backward : norm_backward_rows)(n);
-    return {n.dx,
-            added ? n.dx : torch::Tensor(),
+    const torch::Tensor dx = n.dx.to(saved[0].scalar_type());
+    return {dx,
+            added ? dx : torch::Tensor(),
             gradient_of_parts(parts.select(1, 0), n.weight),
             n.has_bias ? gradient_of_parts(parts.select(1, 1), saved[3]) : torch::Tensor(),
             torch::Tensor(),
@@ -197,7 +205,7 @@ torch::Tensor norm(const torch::Tensor& x, const NormParams& params) {
 }
 
 SumAndNorm added_norm(const torch::Tensor& x, const torch::Tensor& y, const NormParams& params) {
-  if (!can_fuse(x, params)) {
+  if (!can_fuse(x, params) || !computed(x).is_same(x)) {
     const torch::Tensor sum = x + y;
     return {sum, norm(sum, params)};
   }

@@ -29,6 +29,13 @@ void scale_row(const float* row, float scale, int64_t width, T* out) {
 }
 
 template <class T>
+void add_row(const T* row, int64_t width, float* out) {
+  for_lanes(width, [=]<class Lanes>(Lanes, int64_t j, int64_t n) ANYMESH_INLINE_LAMBDA {
+    store_some(out + j, load_some<Lanes>(out + j, n) + load_some<Lanes>(row + j, n), n);
+  });
+}
+
+template <class T>
 void add_bias_row(const float* row, const T* bias, int64_t width, T* out) {
   with_widest_simd([=]<class Lanes>(Lanes) ANYMESH_INLINE_LAMBDA {
     for (int64_t j = 0; j < width; j += kLanes)
@@ -90,6 +97,8 @@ void softmax_backward_row(const float* row, const float* dweights, float mean, f
 
 template void scale_row(const float*, float, int64_t, float*);
 template void scale_row(const float*, float, int64_t, c10::BFloat16*);
+template void add_row(const float*, int64_t, float*);
+template void add_row(const c10::BFloat16*, int64_t, float*);
 template void add_bias_row(const float*, const float*, int64_t, float*);
 template void add_bias_row(const float*, const c10::BFloat16*, int64_t, c10::BFloat16*);
 template float exp_row(const float*, float, float, const float*, int64_t, float*);

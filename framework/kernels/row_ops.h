@@ -14,6 +14,10 @@ constexpr int64_t kRowMultiple = 16;  // `width` is a multiple of this
 template <class T>
 void scale_row(const float* row, float scale, int64_t width, T* out);
 
+// out += row, of any width
+template <class T>
+void add_row(const T* row, int64_t width, float* out);
+
 // out = row + bias
 template <class T>
 void add_bias_row(const float* row, const T* bias, int64_t width, T* out);

@@ -37,8 +37,8 @@ struct SixteenLanes {
   Floats vectors[kVectors]{};
 
   SixteenLanes() = default;
-  ANYMESH_INLINE SixteenLanes(float x) {  // in all lanes
-    for (Floats& v : vectors) v = Floats{} + x;
+  ANYMESH_INLINE SixteenLanes(float x) {         // in all lanes
+    for (Floats& v : vectors) v = x - Floats{};  // folds to a broadcast
   }
 
   // Applies f to every vector, or to every pair of vectors.
@@ -116,6 +116,23 @@ ANYMESH_INLINE void store(c10::BFloat16* p, const Lanes& x) {
   }
 }
 
+// Loads and stores the first `count` lanes; loads `rest` for the others.
+template <class Lanes, class T>
+ANYMESH_INLINE Lanes load_some(const T* p, int64_t count, float rest = 0) {
+  if (count == kLanes) return load<Lanes>(p);
+  T some[kLanes];
+  for (T& x : some) x = static_cast<T>(rest);
+  for (int64_t i = 0; i < count; ++i) some[i] = p[i];
+  return load<Lanes>(some);
+}
+template <class Lanes, class T>
+ANYMESH_INLINE void store_some(T* p, const Lanes& x, int64_t count) {
+  if (count == kLanes) return store(p, x);
+  T some[kLanes];
+  store(some, x);
+  for (int64_t i = 0; i < count; ++i) p[i] = some[i];
+}
+
 // e^x to two units in the last place; 0 below -87, infinite above 88, NaN for NaN. Computed as 2^n
 // * e^r with n whole and |r| <= ln 2 / 2, where e^r is a series.
 template <int kVectorBytes>
@@ -182,6 +199,14 @@ auto with_widest_simd(Work work) {
     return call_in_avx2(work);
 #endif
   return work(SixteenLanes<16>());
+}
+
+// Calls work(Lanes, i, count) for n elements, kLanes at a time.
+template <class Work>
+ANYMESH_INLINE void for_lanes(int64_t n, const Work& work) {
+  with_widest_simd([=]<class Lanes>(Lanes lanes) ANYMESH_INLINE_LAMBDA {
+    for (int64_t i = 0; i < n; i += kLanes) work(lanes, i, n - i < kLanes ? n - i : kLanes);
+  });
 }
 
 }  // namespace anymesh

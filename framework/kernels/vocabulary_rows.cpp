@@ -12,63 +12,59 @@
 namespace anymesh {
 namespace {
 
-struct Sums {
-  float maximum, sum;
-};
-
 template <class T>
-Sums sums_of(const T* row, int64_t n) {
-  const int64_t whole = n / kLanes * kLanes;
-  float maximum = with_widest_simd([=]<class Lanes>(Lanes) ANYMESH_INLINE_LAMBDA {
+float maximum_of(const T* row, int64_t n) {
+  return with_widest_simd([=]<class Lanes>(Lanes) ANYMESH_INLINE_LAMBDA {
     Lanes maxima = -INFINITY;
-    for (int64_t j = 0; j < whole; j += kLanes) maxima = max(maxima, load<Lanes>(row + j));
+    for (int64_t j = 0; j < n; j += kLanes)
+      maxima = max(maxima, load_some<Lanes>(row + j, std::min(kLanes, n - j), -INFINITY));
     return max(maxima);
   });
-  for (int64_t j = whole; j < n; ++j) maximum = std::max(maximum, static_cast<float>(row[j]));
-  float total = with_widest_simd([=]<class Lanes>(Lanes) ANYMESH_INLINE_LAMBDA {
+}
+
+template <class T>
+float sum_of(const T* row, int64_t n, float maximum) {
+  return with_widest_simd([=]<class Lanes>(Lanes) ANYMESH_INLINE_LAMBDA {
     Lanes part;
-    for (int64_t j = 0; j < whole; j += kLanes) part += exp(load<Lanes>(row + j) - maximum);
+    for (int64_t j = 0; j < n; j += kLanes)
+      part += exp(load_some<Lanes>(row + j, std::min(kLanes, n - j), -INFINITY) - maximum);
     return sum(part);
   });
-  for (int64_t j = whole; j < n; ++j) total += std::exp(static_cast<float>(row[j]) - maximum);
-  return {maximum, total};
 }
 
 template <class T>
 void write_gradient_row(const T* row, int64_t n, float log_sum, float scale, T* out) {
-  const int64_t whole = n / kLanes * kLanes;
-  with_widest_simd([=]<class Lanes>(Lanes) ANYMESH_INLINE_LAMBDA {
-    for (int64_t j = 0; j < whole; j += kLanes)
-      store(out + j, exp(load<Lanes>(row + j) - log_sum) * scale);
+  for_lanes(n, [=]<class Lanes>(Lanes, int64_t j, int64_t count) ANYMESH_INLINE_LAMBDA {
+    store_some(out + j, exp(load_some<Lanes>(row + j, count) - log_sum) * scale, count);
   });
-  for (int64_t j = whole; j < n; ++j)
-    out[j] = static_cast<T>(std::exp(static_cast<float>(row[j]) - log_sum) * scale);
 }
 
 }  // namespace
 
-RowSums row_sums(const torch::Tensor& logits, int64_t real) {
+RowSums row_sums(const torch::Tensor& rows, int64_t real, const torch::Tensor& given) {
   RECORD_FUNCTION("anymesh::row_sums", c10::ArrayRef<const c10::IValue>{});
-  const int64_t n = logits.size(0), v = logits.size(1);
+  const torch::Tensor logits = computed(rows);
+  const int64_t n = logits.size(0), v = logits.stride(0);
   const auto fp32 = logits.options().dtype(torch::kFloat);
-  const RowSums out{torch::empty({n}, fp32), torch::empty({n}, fp32)};
+  const RowSums out{given.defined() ? given : torch::empty({n}, fp32), torch::empty({n}, fp32)};
   if (logits.is_cuda()) {
     cuda_row_sums(logits, real, out.maxima, out.sums);
     return out;
   }
   auto *maxima = out.maxima.data_ptr<float>(), *sums = out.sums.data_ptr<float>();
   for_rows(logits, n, 1, [&]<class T>(int64_t row, T) {
-    const Sums of = sums_of(logits.const_data_ptr<T>() + row * v, real);
-    maxima[row] = of.maximum;
-    sums[row] = of.sum;
+    const T* from = logits.const_data_ptr<T>() + row * v;
+    if (!given.defined()) maxima[row] = maximum_of(from, real);
+    sums[row] = sum_of(from, real, maxima[row]);
   });
   return out;
 }
 
-torch::Tensor logits_gradient(const torch::Tensor& logits, int64_t real,
+torch::Tensor logits_gradient(const torch::Tensor& rows, int64_t real,
                               const torch::Tensor& log_sums, const torch::Tensor& targets,
                               const torch::Tensor& scales) {
   RECORD_FUNCTION("anymesh::logits_gradient", c10::ArrayRef<const c10::IValue>{});
+  const torch::Tensor logits = computed(rows);
   const int64_t v = logits.size(1);
   torch::Tensor gradient = torch::empty_like(logits);
   if (logits.is_cuda()) {
@@ -86,7 +82,7 @@ torch::Tensor logits_gradient(const torch::Tensor& logits, int64_t real,
       to[t] =
           static_cast<T>((std::exp(static_cast<float>(from[t]) - log_sum[row]) - 1) * scale[row]);
   });
-  return gradient;
+  return gradient.to(rows.scalar_type());
 }
 
 }  // namespace anymesh

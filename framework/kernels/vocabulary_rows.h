@@ -13,7 +13,8 @@ namespace anymesh {
 struct RowSums {
   torch::Tensor maxima, sums;
 };
-RowSums row_sums(const torch::Tensor& logits, int64_t real);
+// With `maxima`, the sums are relative to these, and the rows of a CPU may lie apart.
+RowSums row_sums(const torch::Tensor& logits, int64_t real, const torch::Tensor& maxima = {});
 
 // Returns [n, v], like the logits: scale * (exp(logit - log_sum) - [column is the target]), zeros
 // from `real` on. log_sums and scales are [n] in fp32. targets are [n] in int64, negative if the

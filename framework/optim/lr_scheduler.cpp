@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "framework/util/errors.h"
+
 namespace anymesh {
 namespace {
 
@@ -19,6 +21,13 @@ double remaining(const std::string& style, double done) {
 }  // namespace
 
 double LrSchedule::at(double samples) const {
+  if (factor) {
+    const double times = factor(samples);
+    if (!(times >= 0 && std::isfinite(times)))
+      throw_error("the learning-rate schedule \"", style, "\": the factor at ", samples,
+                  " samples is ", times, ", expected a number from 0 on");
+    return max_lr * times;
+  }
   if (warmup_samples > 0 && samples <= warmup_samples) return max_lr * samples / warmup_samples;
   if (style == "constant") return max_lr;
   if (samples > decay_samples) return min_lr;

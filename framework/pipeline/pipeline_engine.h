@@ -27,8 +27,9 @@ class PipelineEngine {
   // Waits for the losses and returns their mean, on all stages. Collective over grid.pp.
   double mean_of(const std::vector<torch::Tensor>& losses) const;
 
-  // The mean loss of the micro-batches, without backward.
-  double forward_only(const std::vector<MicroBatch>& batches);
+  // Runs forward without backward. Returns what the last stage returns for each micro-batch, and
+  // nothing on other stages.
+  std::vector<torch::Tensor> forward_only(const std::vector<MicroBatch>& batches);
 
  private:
   void backward(int micro_batch, const torch::Tensor& output, const torch::Tensor& gradient) const;

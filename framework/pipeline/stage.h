@@ -11,10 +11,10 @@
 
 namespace anymesh {
 
-// One micro-batch for a stage. The first stage reads the tokens and the last the labels. A model
+// One micro-batch for a stage. The first stage reads the inputs and the last the labels. A model
 // whose ModelFacts ask for it has both on every stage.
 struct MicroBatch {
-  torch::Tensor tokens, labels;  // int64 [b, s]
+  torch::Tensor inputs, labels;  // tokens, int64 [b, s]; or b rows of a data set of tensors
   DropoutContext dropout;
   // The gradient of the micro-batch's mean loss, with which a stage begins the backward of a loss
   // of its own, such as a router's; 0 in evaluation. The pipeline sets it.
@@ -28,8 +28,8 @@ class StageModule {
   virtual ~StageModule() = default;
 
   // Maps hidden to hidden. The first stage ignores `hidden`. The last stage returns the
-  // micro-batch's mean loss, a scalar. Without labels it returns this rank's logits, [b, s, v/t],
-  // which only text generation asks for.
+  // micro-batch's mean loss, a scalar, or with --same-bits the loss of each sample, [b]. Without labels it returns this rank's logits, [b, s, v/t],
+  // which text generation and Engine::predict() ask for.
   virtual torch::Tensor forward(const torch::Tensor& hidden, const MicroBatch& batch) = 0;
 
   // Returns an uninitialised tensor of the shape and dtype that stages send each other.

@@ -8,7 +8,7 @@ namespace anymesh {
 torch::Tensor StageTextModel::append(const torch::Tensor& tokens) {
   const c10::InferenceMode no_gradients;
   tokens_ = tokens_.defined() ? at::cat({tokens_, tokens}, 1) : tokens;
-  const torch::Tensor logits = stage_.forward({}, {.tokens = tokens_});  // [b, s, v]
+  const torch::Tensor logits = stage_.forward({}, {.inputs = tokens_});  // [b, s, v]
   return logits.select(1, logits.size(1) - 1);
 }
 

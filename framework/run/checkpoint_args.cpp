@@ -10,12 +10,27 @@
 #include "framework/comm/agreement.h"
 #include "framework/format/layout.h"
 #include "framework/run/launch.h"
+#include "framework/run/load_start.h"
 
 namespace anymesh {
 namespace {
 
-LoadOptions load_choice(const CheckpointConfig& c) {
-  return {.tag = c.load_tag, .universal = c.universal_checkpoint};
+// The metadata of what the run starts from, and the flag that names it.
+struct Start {
+  Value metadata;  // None if there is nothing
+  std::string flag;
+};
+
+Start start_of(const CheckpointConfig& c) {
+  Start start;
+  if (!c.load.empty()) {
+    start.flag = "--load " + c.load;
+    start.metadata =
+        saved_metadata(c.load, {.tag = c.load_tag, .universal = c.universal_checkpoint});
+  }
+  if (start.metadata || c.pretrained_checkpoint.empty()) return start;
+  const auto [folder, options] = pretrained_of(c);
+  return {saved_metadata(folder, options), "--pretrained-checkpoint " + c.pretrained_checkpoint};
 }
 
 }  // namespace
@@ -26,11 +41,10 @@ void take_checkpoint_args(FlagTable& flags, size_t first_of_model, const Config&
                                         "merge-file",       "tokenizer-model",
                                         "tiktoken-pattern", "tiktoken-num-special-tokens",
                                         "vocab-size"};
-  const std::string& folder = config.checkpoint.load;
-  const Value metadata = saved_metadata(folder, load_choice(config.checkpoint)),
-              args = metadata ? metadata.find(keys::kArgs) : Value();
+  const auto [metadata, flag] = start_of(config.checkpoint);
+  const Value args = metadata ? metadata.find(keys::kArgs) : Value();
   if (!args) {
-    notes.push_back("--use-checkpoint-args: --load " + folder +
+    notes.push_back("--use-checkpoint-args: " + flag +
                     (metadata ? " holds a checkpoint without args" : " holds no checkpoint yet") +
                     "; the flags hold");
     return;
@@ -56,8 +70,9 @@ Vocabulary vocabulary_of_run(const Config& config, Communicator& world,
   const int own = vocabulary.size;
   check_same(world, {{"the vocabulary's size", std::to_string(own)},
                      {"the token that ends documents", std::to_string(vocabulary.eod)}});
-  if (config.data.tokenizer_type == "NullTokenizer" || c.load.empty()) return vocabulary;
-  const int64_t saved = max_over(world, saved_vocabulary(saved_metadata(c.load, load_choice(c))));
+  if (config.data.tokenizer_type == "NullTokenizer" || (c.load + c.pretrained_checkpoint).empty())
+    return vocabulary;
+  const int64_t saved = max_over(world, saved_vocabulary(start_of(c).metadata));
   if (saved <= own || saved - own > kMostPadding) return vocabulary;
   notes.push_back(c10::str("the vocabulary of the checkpoint has ", saved,
                            " entries, the tokenizer ", own,

@@ -10,7 +10,8 @@
 
 namespace anymesh {
 
-// A run takes these from the checkpoint in --load before there is a model.
+// A run takes these from the checkpoint that it starts from before there is a model: that in
+// --load, or, if there is none yet, that of --pretrained-checkpoint.
 
 // Sets the flags of the model, which stand behind the framework's in the table, and those of the
 // tokenizer, as --use-checkpoint-args asks.

@@ -10,31 +10,7 @@
 #include "framework/util/errors.h"
 
 namespace anymesh {
-
 namespace {
-
-// Throws for tokens outside the vocabulary. Without a row they would train as nothing, and
-// silently.
-class InVocabulary final : public Dataset {
- public:
-  InVocabulary(std::unique_ptr<Dataset> data, int64_t vocab_size)
-      : data_(std::move(data)), vocab_size_(vocab_size) {}
-
-  int64_t size() const override { return data_->size(); }
-  int seq_length() const override { return data_->seq_length(); }
-  void sample(int64_t index, std::span<int64_t> out) const override {
-    data_->sample(index, out);
-    for (const int64_t token : out) {
-      if (token >= 0 && token < vocab_size_) continue;
-      throw_error("--data-path: sample ", index, " has token ", token, ", the vocabulary has ",
-                  vocab_size_, "; see --tokenizer-type, --vocab-file and --vocab-size");
-    }
-  }
-
- private:
-  std::unique_ptr<Dataset> data_;
-  int64_t vocab_size_;
-};
 
 // Returns the samples counted from the first one on, whatever batches and intervals have read them
 // so far.
@@ -83,13 +59,29 @@ std::vector<int64_t> extended(std::vector<int64_t> stretches, int64_t wanted) {
   return stretches;
 }
 
-// A generated sample depends on its number alone, so there is one stretch.
+// Trains without validation, unless a flag asks for it.
+void do_without_validation(const Config& config, const std::string& none, const char* fix,
+                           Datasets& data) {
+  const std::string asks = config.run.eval_given
+                               ? with("--eval-iters", config.run.eval_iters) + " asks"
+                               : "--verify-resume asks";
+  if (config.run.eval_given || config.checkpoint.verify_resume)
+    throw_error(none, ", but ", asks, " for some; give --eval-iters 0", fix);
+  data.order.valid.clear();
+  data.notes.push_back(none + ": the run trains without validation");
+}
+
+// A sample that depends on its number alone needs one stretch.
+void join_stretches(DataOrder& order) {
+  order.train = {sum(order.train)};
+  order.valid = {sum(order.valid)};
+}
+
 void make_mock(const Config& config, const ModelFacts& model, Datasets& data) {
-  data.order.train = {sum(data.order.train)};
-  data.order.valid = {sum(data.order.valid)};
+  join_stretches(data.order);
   const auto make = [&](const std::vector<int64_t>& stretches, uint64_t seed) {
-    return std::make_unique<MockDataset>(sum(stretches), model.seq_length, config.data.vocab_size,
-                                         seed);
+    return std::make_unique<TokenSource>(std::make_unique<MockDataset>(
+        sum(stretches), model.seq_length, config.data.vocab_size, seed));
   };
   data.train = make(data.order.train, config.run.seed);
   if (data.counts.valid > 0) data.valid = make(data.order.valid, config.run.seed + 1);
@@ -98,34 +90,55 @@ void make_mock(const Config& config, const ModelFacts& model, Datasets& data) {
 void read_corpora(const Config& config, const ModelFacts& model, const GptCorpora& corpora,
                   Datasets& data) {
   const auto part = [&](size_t number, const std::vector<int64_t>& stretches, const char* name) {
-    return std::make_unique<InVocabulary>(corpora.part(number, stretches, name), model.vocab_size);
+    return std::make_unique<TokenSource>(
+        corpora.part(number, stretches, name), model.vocab_size,
+        "; see --tokenizer-type, --vocab-file, --vocab-size and --data-path");
   };
   data.train = part(0, data.order.train, "train");
   if (data.counts.valid == 0) return;
-  if (corpora.documents(1) > 0) {
+  if (corpora.documents(1) > 0)
     data.valid = part(1, data.order.valid, "valid");
-    return;
+  else
+    do_without_validation(config,
+                          "--split \"" + config.data.split + "\" leaves none of " +
+                              std::to_string(corpora.documents(0) + corpora.documents(2)) +
+                              " documents to validate on",
+                          ", or the second part of --split more", data);
+}
+
+void take_own(const Config& config, OwnDatasets own, Datasets& data) {
+  join_stretches(data.order);
+  const auto check = [&](const char* part, const SampleSource& source, int64_t wanted) {
+    if (source.size() < wanted)
+      throw_error("the data set \"", own.name, "\" has ", source.size(), " samples for ", part,
+                  ", and the run reads ", wanted,
+                  "; see --train-iters, --train-samples, --eval-iters and --eval-interval");
+  };
+  if (!own.train) throw_error("the data set \"", own.name, "\" has no samples for training");
+  check("training", *own.train, data.counts.train);
+  data.train = std::move(own.train);
+  if (data.counts.valid == 0) return;
+  if (own.valid) {
+    check("validation", *own.valid, data.counts.valid);
+    data.valid = std::move(own.valid);
+  } else {
+    do_without_validation(config, "the data set \"" + own.name + "\" has none to validate on", "",
+                          data);
   }
-  const std::string none = "--split \"" + config.data.split + "\" leaves none of " +
-                           std::to_string(corpora.documents(0) + corpora.documents(2)) +
-                           " documents to validate on";
-  const std::string asks = config.run.eval_given
-                               ? with("--eval-iters", config.run.eval_iters) + " asks"
-                               : "--verify-resume asks";
-  if (config.run.eval_given || config.checkpoint.verify_resume)
-    throw_error(none, ", but ", asks,
-                " for some; give --eval-iters 0, or the second part of --split more");
-  data.order.valid.clear();
-  data.notes.push_back(none + ": the run trains without validation");
 }
 
 }  // namespace
 
 Datasets make_datasets(const Config& config, const BatchPlan& plan, const TrainState& state,
-                       const ModelFacts& model) {
+                       const ModelFacts& model, const MakeOwnDatasets& make_own) {
   Datasets data{.counts = samples_to_read(config, plan, state)};
+  std::optional<OwnDatasets> own;
   std::optional<GptCorpora> corpora;
-  if (config.data.mock_data) {
+  if (make_own) {
+    own = make_own(data.counts);
+    data.order.facts = {{"data set", own->name}};
+    data.order.facts.insert(data.order.facts.end(), own->facts.begin(), own->facts.end());
+  } else if (config.data.mock_data) {
     data.order.facts = {{"--vocab-size", std::to_string(config.data.vocab_size) + " generated"},
                         {"--seq-length", std::to_string(model.seq_length)},
                         {"--seed", std::to_string(config.run.seed)}};
@@ -137,7 +150,9 @@ Datasets make_datasets(const Config& config, const BatchPlan& plan, const TrainS
   const DataOrder before = order_so_far(config, state, data);
   data.order.train = extended(before.train, data.counts.train);
   data.order.valid = extended(before.valid, data.counts.valid);
-  if (corpora)
+  if (own)
+    take_own(config, std::move(*own), data);
+  else if (corpora)
     read_corpora(config, model, *corpora, data);
   else
     make_mock(config, model, data);

@@ -32,6 +32,7 @@ void check_features(const Config& config) {
   const OffloadConfig& offload = config.engine.zero.offload;
   require(offload.optimizer == "none", "--offload-optimizer", end);
   require(offload.param == "none", "--offload-param", end);
+  require(config.parallel.same_bits == 0, "--same-bits", end);
 }
 
 // NCCL needs a GPU for each rank. Processes may see different GPUs under the same number, so this

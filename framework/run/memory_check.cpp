@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include "framework/comm/agreement.h"
+#include "framework/optim/optimizer.h"
 #include "framework/util/format.h"
 #include "framework/util/memory_sizes.h"
 #include "framework/zero/stage.h"
@@ -13,6 +14,8 @@ namespace {
 
 double state_bytes(const StageModule& stage, const ZeroConfig& zero, const ProcessGrid& grid) {
   const ZeroStage partitions = zero.stage;
+  const auto optimizer = make_optimizer(zero.optimizer);
+  const bool exact = grid.same_bits.blocks > 0;
   double bytes = 0;
   for (const ParamSpec& spec : stage.params()) {
     const auto numel = static_cast<double>(spec.tensor.numel()),
@@ -23,8 +26,10 @@ double state_bytes(const StageModule& stage, const ZeroConfig& zero, const Proce
                  states = partitions.partitions_optimizer() ? ranks : 1;
     if (!zero.offload.params_on_disk()) bytes += width * numel / weights;
     if (spec.frozen() || spec.buffer) continue;
-    bytes += 4 * numel / gradients;
-    if (!zero.offload.optimizer_on_disk()) bytes += (width == 2 ? 12 : 8) * numel / states;
+    bytes += (exact ? 8 : 4) * numel / gradients + (exact ? 4 : 0) * numel / states;
+    const auto numbers = static_cast<double>(optimizer->of(spec).states().size());
+    if (!zero.offload.optimizer_on_disk())
+      bytes += ((width == 2 ? 4 : 0) + 4 * numbers) * numel / states;
   }
   return bytes;
 }
@@ -41,7 +46,8 @@ double activation_bytes(const Config& config, int64_t width, bool is_last_stage)
                inside = static_cast<double>(model.kept_inside) / mesh.tp,
                logits = static_cast<double>(is_last_stage ? model.padded_vocab_size : 0) / mesh.tp,
                insides = config.engine.activation_checkpointing ? 0 : layers;  // not recomputed
-  const bool is_trained = config.engine.freeze.empty();  // else a layer may keep nothing
+  // A layer of which nothing is trained may keep nothing.
+  const bool is_trained = config.engine.freeze.empty() && model.adapter_flags.empty();
   return static_cast<double>(width) * tokens *
          (logits + (is_trained ? layers * input + insides * inside : 0));
 }

@@ -4,16 +4,21 @@
 #include <vector>
 
 #include "framework/comm/process_grid.h"
-#include "framework/data/dataset.h"
-#include "framework/pipeline/stage.h"
+#include "framework/run/sample_source.h"
 
 namespace anymesh {
 
 // Returns `count` micro-batches of `rows` samples each for this rank's stage. Samples from `first`
 // on are dealt to the dp ranks as in data/batch_loader.h. Stages between the first and the last
-// read no tokens, unless `all_stages` do. Without a seed, as in evaluation, there is no dropout.
+// read no data, unless `all_stages` do. Without a seed, as in evaluation, there is no dropout.
+// Throws if the data set does not give `rows` rows.
 //
 //   micro_batches(data, grid, 2, state.consumed_train_samples, 6, state.dropout_seed)
+std::vector<MicroBatch> micro_batches(const SampleSource& data, const ProcessGrid& grid,
+                                      int64_t rows, int64_t first, int64_t count,
+                                      std::optional<uint64_t> dropout_seed,
+                                      bool all_stages = false);
+// The same of tokens.
 std::vector<MicroBatch> micro_batches(const Dataset& data, const ProcessGrid& grid, int64_t rows,
                                       int64_t first, int64_t count,
                                       std::optional<uint64_t> dropout_seed,

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 
@@ -14,11 +15,13 @@
 #include "framework/comm/mpi_job.h"
 #include "framework/comm/thread_job.h"
 #include "framework/config/parse.h"
+#include "framework/config/require.h"
 #include "framework/profile/report.h"
 #include "framework/run/checkpoint_args.h"
 #include "framework/run/datasets.h"
 #include "framework/run/device.h"
 #include "framework/run/launch.h"
+#include "framework/run/load_start.h"
 #include "framework/run/memory_check.h"
 #include "framework/run/run_log.h"
 #include "framework/run/run_record.h"
@@ -66,33 +69,6 @@ torch::Dtype weights_dtype(const PrecisionConfig& precision) {
   return precision.bf16 ? torch::kBFloat16 : precision.fp16 ? torch::kHalf : torch::kFloat;
 }
 
-LoadOptions::Schedule schedule_choice(const CheckpointConfig& checkpoint) {
-  using enum LoadOptions::Schedule;
-  if (checkpoint.override_scheduler) return ThisRuns;
-  return checkpoint.use_checkpoint_scheduler ? Checkpoints : MustAgree;
-}
-
-// Returns lines to print. A first run may load from the folder that it will save to, so that the
-// same command can restart it.
-std::vector<std::string> load(const CheckpointConfig& c, Engine& engine) {
-  if (c.load.empty()) return {};
-  const LoadResult loaded =
-      engine.load_checkpoint(c.load, {.tag = c.load_tag,
-                                      .load_module_strict = !c.no_load_strict,
-                                      .load_optimizer_states = !c.no_load_optim,
-                                      .load_lr_scheduler_states = !c.no_load_lr_state,
-                                      .load_module_only = c.finetune,
-                                      .universal = c.universal_checkpoint,
-                                      .fallback = !c.no_fallback,
-                                      .allow_fresh_moments = c.allow_fresh_moments,
-                                      .verify = c.verify_checkpoint,
-                                      .load_rng = !c.no_load_rng,
-                                      .schedule = schedule_choice(c)});
-  if (!loaded.path && (!goes_on_in_place(c) || c.exit_on_missing_checkpoint))
-    throw CollectiveError(loaded.report.back());
-  return loaded.report;
-}
-
 // Recomputes the number of steps from the rest of --train-samples, because earlier steps may have
 // had other batch sizes.
 BatchPlan rest_of(BatchPlan plan, const BatchConfig& batch, const TrainState& state) {
@@ -107,15 +83,15 @@ BatchPlan rest_of(BatchPlan plan, const BatchConfig& batch, const TrainState& st
 // Makes the data sets, the same ones on every rank, and records their order in the engine's state.
 // Adds lines to `report`. Collective.
 Datasets make_same_datasets(const Config& config, const BatchPlan& plan, Engine& engine,
-                            std::vector<std::string>& report) {
+                            const MakeOwnDatasets& own, std::vector<std::string>& report) {
   Communicator& world = *engine.grid().world;
   TrainState& state = engine.state();
   Datasets data;
-  all_or_none(world, [&] { data = make_datasets(config, plan, state, config.engine.model); });
+  all_or_none(world, [&] { data = make_datasets(config, plan, state, config.engine.model, own); });
   Facts told{{"the number of training samples", c10::str(data.train->size())},
              {"the number of validation samples", c10::str(data.valid ? data.valid->size() : 0)}};
   for (const auto& [flag, value] : data.order.facts)
-    told.emplace_back("the data's " + flag.substr(2), value);
+    told.emplace_back("the data's " + flag.substr(flag.starts_with("--") ? 2 : 0), value);
   check_same(world, told);
   if (!state.data || state.data->facts != data.order.facts) state.verified.reset();
   state.data = data.order;
@@ -127,23 +103,31 @@ Datasets make_same_datasets(const Config& config, const BatchPlan& plan, Engine&
 // to the record's `start`. Collective.
 std::vector<std::string> describe(const ModelFacts& model, const Datasets& data,
                                   const Engine& engine, RecordLine& start) {
-  int64_t here = 0, once = 0;
+  int64_t here = 0;
+  std::array<double, 2> once{};  // all, and those trained
   for (const ParamSpec& spec : engine.module().params()) {
     here += spec.tensor.numel();
-    if (engine.optimizer().counts_here(spec, /*partitioned=*/false)) once += spec.tensor.numel();
+    if (!engine.optimizer().counts_here(spec, /*partitioned=*/false)) continue;
+    once[0] += static_cast<double>(spec.tensor.numel());
+    if (!spec.frozen()) once[1] += static_cast<double>(spec.tensor.numel());
   }
   const ProcessGrid& grid = engine.grid();
-  torch::Tensor all = torch::full({1}, static_cast<double>(once), torch::kDouble);
+  torch::Tensor all = torch::tensor({once[0], once[1]}, torch::kDouble);
   grid.world->all_reduce(all);
   const std::string validation =
       data.valid ? c10::str(data.valid->size(), " to validate on") : "none to validate on";
-  const auto parameters = static_cast<int64_t>(all.item<double>());
+  const auto parameters = static_cast<int64_t>(all[0].item<double>()),
+             trained = static_cast<int64_t>(all[1].item<double>());
   const int64_t largest = max_over(*grid.world, here);
   start.update(
       {{"parameters", parameters}, {"largest_rank", largest}, {"vocabulary", model.vocab_size}});
-  return {c10::str("model: ", parameters, " parameters, at most ", largest,
-                   " on a rank; vocabulary of ", model.vocab_size, ", padded to ",
-                   model.padded_vocab_size),
+  const std::string of_them = trained < parameters ? c10::str(trained, " of them trained, ") : "",
+                    vocabulary = model.vocab_size > 0
+                                     ? c10::str("; vocabulary of ", model.vocab_size,
+                                                ", padded to ", model.padded_vocab_size)
+                                     : "";
+  return {c10::str("model: ", parameters, " parameters, ", of_them, "at most ", largest,
+                   " on a rank", vocabulary),
           "memory kept between steps: " + memory_forecast(*grid.world, engine.optimizer()),
           c10::str("data: ", data.counts.train, " samples of ", model.seq_length,
                    " tokens to train on, of ", data.train->size(), " prepared; ", validation)};
@@ -208,19 +192,25 @@ Outputs claim_outputs(const Config& config, Communicator& world) {
 // A rank's flags and model. They are read before there are other ranks, because the flags say how
 // to start these and how long to wait for them.
 struct CommandLine {
-  CommandLine(const std::string& program, const std::string& description,
-              const MakeModel& make_model, const std::vector<std::string>& args)
-      : model(make_model()), flags(program, description) {
-    add_flags(flags, config);
+  CommandLine(const TrainingProgram& program, const std::vector<std::string>& args)
+      : program(program), model(program.model()), flags(program.name, program.description) {
+    std::shared_ptr<Optimizer> own = program.optimizer ? program.optimizer() : nullptr;
+    OptimizerConfig& optimizer = config.engine.zero.optimizer;
+    optimizer.own = own;
+    if (own) optimizer.name = own->name();
+    add_flags(flags, config,
+              {.data = program.datasets != nullptr, .schedule = program.schedule != nullptr});
+    if (own) own->add_flags(flags);
     const size_t first_of_model = flags.flags().size();
     model->add_flags(flags);
     if (args.empty())
-      error = "got no flags.\n" + description +
+      error = "got no flags.\n" + program.description +
               "\nAll flags: --help. Read on: docs/training.md. A first run: tutorials/read_it.sh";
     try {
       std::vector<std::string> notes;
       const auto take_args = [&] {
-        if (config.checkpoint.use_checkpoint_args && !config.checkpoint.load.empty())
+        if (config.checkpoint.use_checkpoint_args &&
+            !(config.checkpoint.load + config.checkpoint.pretrained_checkpoint).empty())
           take_checkpoint_args(flags, first_of_model, config, notes);
       };
       if (!args.empty()) parsed = parse(flags, config, args, take_args);
@@ -232,6 +222,7 @@ struct CommandLine {
       error = "--local-ranks starts ranks, and so does mpirun: leave one of them out";
   }
 
+  const TrainingProgram& program;
   Config config;
   const std::unique_ptr<ModelDefinition> model;
   FlagTable flags;
@@ -261,14 +252,46 @@ void check_start(Communicator& world, const CommandLine& line) {
 // Completes the flags by the vocabulary and the model's facts. Collective.
 void settle(CommandLine& line, Communicator& world) {
   EngineConfig& engine = line.config.engine;
-  const Vocabulary vocabulary = vocabulary_of_run(line.config, world, line.parsed.notes);
+  const Vocabulary vocabulary = line.program.datasets
+                                    ? line.program.vocabulary
+                                    : vocabulary_of_run(line.config, world, line.parsed.notes);
   line.config.data.eod_token = vocabulary.eod;
   all_or_none(world, [&] {
     engine.model = line.model->settle(line.config, vocabulary.size, world.size());
+    require(line.config.parallel.same_bits == 0 || engine.model.keeps_bits,
+            "--same-bits: the model of ", line.program.name,
+            " does not promise the same bits on every mesh; leave it out");
   });
   engine.settings = line.flags.settings();
   std::erase_if(engine.settings,  // a checkpoint does not keep how ranks were started
                 [](const Setting& setting) { return setting.flag == "local-ranks"; });
+}
+
+// Puts the program's own schedule, if it has one, in place of the built-in one. Its decay ends with
+// the run, as no flag says otherwise. Collective.
+void take_own_schedule(const CommandLine& line, Communicator& world, LrSchedule& schedule) {
+  if (!line.program.schedule) return;
+  OwnSchedule own;
+  all_or_none(world, [&] {
+    own = line.program.schedule(line.config, *line.model, schedule.decay_samples);
+    if (!own.factor || own.name.empty() ||
+        std::ranges::find(kLrDecayStyles, own.name) != std::end(kLrDecayStyles))
+      throw std::logic_error("the program's schedule \"" + own.name +
+                             "\": expected a factor, and a name that no built-in schedule has");
+  });
+  check_same(world, {{"the program's schedule", own.name}});
+  schedule.style = std::move(own.name);
+  schedule.factor = std::move(own.factor);
+}
+
+// Throws if the program's parts do not fit each other.
+void check_program(const TrainingProgram& program) {
+  if (!program.model) throw std::logic_error(program.name + ": a program needs a .model");
+  if (!program.datasets && program.vocabulary.size != 0)
+    throw std::logic_error(program.name + ": .vocabulary is of .datasets, which is null");
+  if (!program.on_step != program.metrics.empty())
+    throw std::logic_error(program.name + ": .metrics names the numbers of .on_step; give both");
+  check_names(program.metrics, loss_csv_columns());
 }
 
 void print_memory(const AllocationGauge& allocations, const Engine& engine, Communicator& world,
@@ -282,7 +305,7 @@ void print_memory(const AllocationGauge& allocations, const Engine& engine, Comm
 void train(Trainer& trainer, Engine& engine) {
   try {
     while (const auto batches = trainer.next_batch())
-      trainer.end_step(engine.train_batch(*batches));
+      trainer.end_step(engine.train_batch(*batches), *batches);
   } catch (const CollectiveError&) {
     trainer.finish_save();  // a step that fails leaves it as it is
     throw;
@@ -307,21 +330,29 @@ void run(CommandLine& line, const Job& job) try {
   BatchPlan plan = plan_batches(config, world.size());
   CommCounts counts;
   const bool count_calls = config.run.report_comm || config.run.profile_step > 0;
-  const ProcessGrid grid(placement.world, config.parallel.topology(plan.dp),
-                         count_calls ? &counts : nullptr, placement.device);
+  ProcessGrid grid(placement.world, config.parallel.topology(plan.dp),
+                   count_calls ? &counts : nullptr, placement.device);
+  grid.same_bits = SameBits::of(config.parallel.same_bits, config.engine.model.seq_length);
   std::optional<AllocationGauge> allocations;
   if (config.run.report_memory) allocations.emplace(placement.device);
   const Outputs outputs = claim_outputs(config, world);
   const auto stage = line.model->make_stage(config, grid, weights_dtype(config.precision));
   check_memory(*stage, config, grid, *job.local());
-  Engine engine(*stage, grid, engine_config(config, plan, outputs.checkpoints));
+  EngineConfig of_engine = engine_config(config, plan, outputs.checkpoints);
+  take_own_schedule(line, world, of_engine.schedule);
+  Engine engine(*stage, grid, std::move(of_engine));
 
-  std::vector<std::string> report = load(config.checkpoint, engine);
+  std::vector<std::string> report = load_start(config.checkpoint, engine);
+  check_frozen(config, engine, report);
   plan = rest_of(plan, config.batch, engine.state());
   if (!line.flags.given("log-interval"))
     line.config.run.log_interval =
         std::clamp<int64_t>(plan.train_iters / 10, 1, config.run.log_interval);
-  const Datasets data = make_same_datasets(config, plan, engine, report);
+  const MakeOwnDatasets own = [&](const SampleCounts& read) {
+    return line.program.datasets(config, *line.model, read);
+  };
+  const Datasets data =
+      make_same_datasets(config, plan, engine, line.program.datasets ? own : nullptr, report);
   plan_saves(config.checkpoint, plan, engine, report);
   if (const std::string& note = config.engine.model.gpu_note;
       !grid.device.is_cpu() && !note.empty())
@@ -333,7 +364,7 @@ void run(CommandLine& line, const Job& job) try {
   RunRecord record(world.rank() == 0 ? config.run.loss_csv : "", start);
   if (config.checkpoint.async_save) engine.reserve_snapshot();
 
-  Trainer trainer(config, plan, engine, data, interruption, record);
+  Trainer trainer(config, plan, line.program, *line.model, engine, data, interruption, record);
   if (trainer.start()) train(trainer, engine);
   if (allocations) print_memory(*allocations, engine, world, record);
 } catch (...) {
@@ -342,22 +373,20 @@ void run(CommandLine& line, const Job& job) try {
 
 }  // namespace
 
-int pretrain(int argc, char** argv, const std::string& program, const std::string& description,
-             const MakeModel& make_model) {
+int pretrain(int argc, char** argv, const TrainingProgram& program) {
+  check_program(program);
   wait_briefly(argv);
   keep_freed_memory();
   set_process_limits();
   const HeldSignals held;
-  const auto read = [&] {
-    return CommandLine(program, description, make_model, {argv + 1, argv + argc});
-  };
+  const auto read = [&] { return CommandLine(program, {argv + 1, argv + argc}); };
   CommandLine line = read();
   if (started_by_launcher()) {
-    std::optional<StartWatch> watch(std::in_place, program, line.config.run.patience());
+    std::optional<StartWatch> watch(std::in_place, program.name, line.config.run.patience());
     const MpiEnvironment mpi(&argc, &argv);
     watch.reset();
     run(line, mpi);
-    return stdout_is_written(program) ? 0 : 1;
+    return stdout_is_written(program.name) ? 0 : 1;
   }
   try {
     const int ranks = line.error.empty() ? std::max(1, line.config.run.local_ranks) : 1;
@@ -366,11 +395,11 @@ int pretrain(int argc, char** argv, const std::string& program, const std::strin
       run(own, job);
     });
   } catch (const std::exception& e) {
-    std::fprintf(stderr, "%s: --local-ranks %d: %s\n", program.c_str(), line.config.run.local_ranks,
-                 printable_message(e).c_str());
+    std::fprintf(stderr, "%s: --local-ranks %d: %s\n", program.name.c_str(),
+                 line.config.run.local_ranks, printable_message(e).c_str());
     return 1;
   }
-  return stdout_is_written(program) ? 0 : 1;
+  return stdout_is_written(program.name) ? 0 : 1;
 }
 
 }  // namespace anymesh

@@ -26,14 +26,24 @@ constexpr const char* kHeader =
 
 constexpr double kSayEvery = 10;  // seconds between a save's lines in a log
 
+std::string header_with(const std::vector<std::string>& metrics) {
+  std::string header = kHeader;
+  for (const std::string& name : metrics) header += "," + name;
+  return header;
+}
+
 // Returns the bytes of the header and the rows up to `iteration`, or 0 if there is nothing to
-// continue. A truncated row does not count.
-int64_t bytes_up_to(const std::string& path, int64_t iteration) {
+// continue. A truncated row does not count. Throws if only the metrics differ.
+int64_t bytes_up_to(const std::string& path, const std::string& header, int64_t iteration) {
   namespace fs = std::filesystem;
   if (iteration == 0 || !fs::exists(path) || fs::is_character_file(path)) return 0;  // /dev/null
   InputFile file(path);
   std::string row;
-  if (!std::getline(file, row) || row != kHeader || file.eof()) return 0;
+  if (!std::getline(file, row) || file.eof()) return 0;
+  TORCH_CHECK(row == header || !row.starts_with(kHeader), "--loss-csv ", path,
+              ": it has the columns ", row, ", and this run, which would continue it, ", header,
+              "; give another file, or a program with the same metrics");
+  if (row != header) return 0;
   size_t end = row.size() + 1;
   while (std::getline(file, row) && !file.eof() && std::atoll(row.c_str()) <= iteration)
     end += row.size() + 1;
@@ -48,22 +58,33 @@ std::string short_number(double x) {
 // Returns a line of at most 80 columns, unless a number is extraordinary:
 //
 //   iter  200/1000  loss 2.2789  lr 2.56e-03  norm 0.464  190 ms  8061 tok/s
-std::string step_line(const StepReport& r, int64_t train_iters) {
+//
+// A program's own metrics stand before the time.
+std::string step_line(const StepReport& r, const Metrics& metrics, int64_t train_iters) {
   const std::string last = std::to_string(train_iters);
   const std::string scale = r.loss_scale == 1 ? "" : string_printf("  scale %g", r.loss_scale);
-  return string_printf("iter %*" PRId64 "/%s  loss %.4f  lr %.2e  norm %.3f%s  %.*f ms  %s tok/s",
+  std::string own;
+  for (const auto& [name, value] : metrics) own += string_printf("  %s %.4g", name.c_str(), value);
+  return string_printf("iter %*" PRId64 "/%s  loss %.4f  lr %.2e  norm %.3f%s%s  %.*f ms  %s tok/s",
                        static_cast<int>(last.size()), r.iteration, last.c_str(), r.lm_loss,
-                       r.learning_rate, r.grad_norm, scale.c_str(), r.elapsed_ms < 99.95 ? 1 : 0,
-                       r.elapsed_ms, short_number(r.tokens_per_s).c_str());
+                       r.learning_rate, r.grad_norm, scale.c_str(), own.c_str(),
+                       r.elapsed_ms < 99.95 ? 1 : 0, r.elapsed_ms,
+                       short_number(r.tokens_per_s).c_str());
 }
 
 }  // namespace
+
+std::vector<std::string> loss_csv_columns() {
+  const std::vector<std::string_view> names = split(kHeader, ',');
+  return {names.begin(), names.end()};
+}
 
 // The start of the header is the same in all versions.
 OutputKind loss_csv_kind() { return {"a loss CSV", "iteration,consumed_samples,lm_loss,"}; }
 
 RunLog::RunLog(bool active, const std::string& csv_path, const std::string& tensorboard_dir,
-               int64_t resumed_iteration, RunRecord& record)
+               int64_t resumed_iteration, const std::vector<std::string>& metrics,
+               RunRecord& record)
     : active_(active),
       bar_(stdout, active),
       csv_path_(csv_path),
@@ -77,11 +98,12 @@ RunLog::RunLog(bool active, const std::string& csv_path, const std::string& tens
   }
   if (csv_path.empty()) return;
   // Truncates in place, so that a run killed here keeps the earlier rows.
-  const int64_t kept = bytes_up_to(csv_path, resumed_iteration);
+  const std::string header = header_with(metrics);
+  const int64_t kept = bytes_up_to(csv_path, header, resumed_iteration);
   if (kept > 0) std::filesystem::resize_file(csv_path, static_cast<uintmax_t>(kept));
   csv_.open(csv_path, kept > 0 ? std::ios::app : std::ios::trunc);
   TORCH_CHECK(csv_, "--loss-csv ", csv_path, ": cannot open it for writing");
-  if (kept > 0 || csv_ << kHeader << std::endl) return;
+  if (kept > 0 || csv_ << header << std::endl) return;
   warn_once(said_csv_fails_, resumed_iteration, csv_path_);
   csv_.clear();
 }
@@ -93,25 +115,28 @@ void RunLog::line(const std::string& text) {
   std::fflush(stdout);
 }
 
-void RunLog::step(const StepReport& r, int64_t train_iters, bool print) {
+void RunLog::step(const StepReport& r, const Metrics& metrics, int64_t train_iters, bool print) {
   if (!active_) return;
   ++steps_;
   step_ms_sum_ += r.elapsed_ms;
   if (csv_.is_open()) {
     csv_ << string_printf("%" PRId64 ",%" PRId64 ",%.9g,%.9g,%.9g,%.9g,%.9g,%.9g", r.iteration,
                           r.consumed_samples, r.lm_loss, r.learning_rate, r.grad_norm, r.loss_scale,
-                          r.tokens_per_s, r.elapsed_ms)
-         << std::endl;
+                          r.tokens_per_s, r.elapsed_ms);
+    for (const auto& [name, value] : metrics) csv_ << string_printf(",%.9g", value);
+    csv_ << std::endl;
     if (!csv_) warn_once(said_csv_fails_, r.iteration, csv_path_);
     csv_.clear();
   }
-  record(r.iteration, record_of(r));
-  event(r.iteration, {{"lm loss", r.lm_loss},
-                      {"learning-rate", r.learning_rate},
-                      {"grad-norm", r.grad_norm},
-                      {"loss-scale", r.loss_scale},
-                      {"iteration-time", r.elapsed_ms / 1e3},
-                      {"tokens/sec", r.tokens_per_s}});
+  record(r.iteration, record_of(r, metrics));
+  std::vector<TensorBoardWriter::Scalar> scalars{{"lm loss", r.lm_loss},
+                                                 {"learning-rate", r.learning_rate},
+                                                 {"grad-norm", r.grad_norm},
+                                                 {"loss-scale", r.loss_scale},
+                                                 {"iteration-time", r.elapsed_ms / 1e3},
+                                                 {"tokens/sec", r.tokens_per_s}};
+  for (const auto& [name, value] : metrics) scalars.push_back({name, value});
+  event(r.iteration, scalars);
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
   const double each = elapsed.count() / static_cast<double>(r.iteration - first_iteration_),
                eta = each * static_cast<double>(train_iters - r.iteration);
@@ -120,7 +145,7 @@ void RunLog::step(const StepReport& r, int64_t train_iters, bool print) {
                           1 / each),
             eta);
   if (!print) return;
-  line(step_line(r, train_iters) + (bar_.active() ? "" : "  ETA " + duration_text(eta)));
+  line(step_line(r, metrics, train_iters) + (bar_.active() ? "" : "  ETA " + duration_text(eta)));
 }
 
 void RunLog::saving(const Progress& progress, bool print) {
@@ -146,11 +171,27 @@ void RunLog::validation(const char* when, int64_t iteration, double loss) {
   event(iteration, {{"lm loss validation", loss}, {"lm loss validation ppl", perplexity}});
 }
 
+void RunLog::evaluation(const char* when, int64_t iteration, const Metrics& metrics) {
+  if (!active_) return;
+  std::string text = string_printf("validation %s iteration %" PRId64 ":", when, iteration);
+  std::vector<TensorBoardWriter::Scalar> scalars;
+  for (const auto& [name, value] : metrics) {
+    text += string_printf(" %s %.9g", name.c_str(), value);
+    scalars.push_back({name + " validation", value});
+  }
+  line(text);
+  record(iteration, {{"event", "evaluation"},
+                     {"when", when},
+                     {"iteration", iteration},
+                     {"metrics", record_of(metrics)}});
+  event(iteration, scalars);
+}
+
 void RunLog::record(int64_t iteration, const RecordLine& line) {
   if (active_ && !record_.add(line)) warn_once(said_record_fails_, iteration, record_.path());
 }
 
-void RunLog::event(int64_t iteration, std::initializer_list<TensorBoardWriter::Scalar> scalars) {
+void RunLog::event(int64_t iteration, const std::vector<TensorBoardWriter::Scalar>& scalars) {
   if (events_ && !events_->add(iteration, scalars))
     warn_once(said_events_fail_, iteration, events_->path().string());
 }

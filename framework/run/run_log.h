@@ -5,14 +5,19 @@
 #include <fstream>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "framework/engine.h"
 #include "framework/format/folder.h"
+#include "framework/run/metrics.h"
 #include "framework/run/run_record.h"
 #include "framework/run/tensorboard.h"
 #include "framework/util/progress_bar.h"
 
 namespace anymesh {
+
+// The names of the report's columns.
+std::vector<std::string> loss_csv_columns();
 
 // The kind of file that --loss-csv may continue or replace.
 OutputKind loss_csv_kind();
@@ -23,23 +28,26 @@ OutputKind loss_csv_kind();
 // iteration it resumes from, and adds an event file to the folder.
 class RunLog {
  public:
-  // An empty path turns its output off. `record` must outlive the object.
+  // An empty path turns its output off. `record` must outlive the object. `metrics` are columns
+  // behind the report's, in the order in which step() gets them. Throws if a resumed run would
+  // continue a CSV of other metrics.
   RunLog(bool active, const std::string& csv_path, const std::string& tensorboard_dir,
-         int64_t resumed_iteration, RunRecord& record);
+         int64_t resumed_iteration, const std::vector<std::string>& metrics, RunRecord& record);
 
   void line(const std::string& text);
-  void step(const StepReport& report, int64_t train_iters, bool print);
+  void step(const StepReport& report, const Metrics& metrics, int64_t train_iters, bool print);
   // Shows the progress of rank 0's files: in the bar, and as a line if `print` is set or, without a
   // bar, every ten seconds.
   void saving(const Progress& progress, bool print);
   void validation(const char* when, int64_t iteration, double loss);
+  void evaluation(const char* when, int64_t iteration, const Metrics& metrics);
   void record(int64_t iteration, const RecordLine& line);
   // Prints the peak memory, of the ranks or of the one process that runs them all, and the time per
   // step. Collective.
   void summary(Communicator& world, bool one_process);
 
  private:
-  void event(int64_t iteration, std::initializer_list<TensorBoardWriter::Scalar> scalars);
+  void event(int64_t iteration, const std::vector<TensorBoardWriter::Scalar>& scalars);
   void warn_once(bool& said, int64_t iteration, const std::string& path);  // reports errno
 
   bool active_;

@@ -44,17 +44,25 @@ RecordLine start_of_record(const Topology& mesh, int64_t iteration) {
        {{"tp", mesh.tp_size}, {"pp", mesh.pp_size}, {"dp", mesh.dp_size}, {"ep", mesh.ep_size}}}};
 }
 
-RecordLine record_of(const StepReport& step) {
+RecordLine record_of(const StepReport& step, const Metrics& metrics) {
   const auto digits = [](double value) { return string_printf("%.9g", value); };  // as in the CSV
-  return {{"event", "step"},
-          {"iteration", step.iteration},
-          {"consumed_samples", step.consumed_samples},
-          {"lm_loss", digits(step.lm_loss)},
-          {"learning_rate", step.learning_rate},
-          {"grad_norm", step.grad_norm},
-          {"loss_scale", step.loss_scale},
-          {"tokens_per_s", step.tokens_per_s},
-          {"elapsed_ms", step.elapsed_ms}};
+  RecordLine line{{"event", "step"},
+                  {"iteration", step.iteration},
+                  {"consumed_samples", step.consumed_samples},
+                  {"lm_loss", digits(step.lm_loss)},
+                  {"learning_rate", step.learning_rate},
+                  {"grad_norm", step.grad_norm},
+                  {"loss_scale", step.loss_scale},
+                  {"tokens_per_s", step.tokens_per_s},
+                  {"elapsed_ms", step.elapsed_ms}};
+  if (!metrics.empty()) line["metrics"] = record_of(metrics);
+  return line;
+}
+
+RecordLine record_of(const Metrics& metrics) {
+  RecordLine line = RecordLine::object();
+  for (const auto& [name, value] : metrics) line[name] = value;
+  return line;
 }
 
 RecordLine record_of(const SaveReport& save) {

@@ -5,12 +5,15 @@
 //    "largest_rank":109248,"vocabulary":256,"facts":["mesh: ..."],"flags":["--lr 0.003", ...]}
 //   {"event":"step","iteration":1,"consumed_samples":8,"lm_loss":"5.54450941", ...}
 //   {"event":"validation","when":"at","iteration":10,"lm_loss":2.35,"perplexity":10.5}
+//   {"event":"evaluation","when":"at","iteration":10,"metrics":{"accuracy":0.93}}
 //   {"event":"save","iteration":10,"path":...,"bytes":...,"seconds":{"copy":0.0, ...}}
 //   {"event":"profile","iteration":30,"table":...}             --profile-step
 //   {"event":"communication","rows":[{"group":"tp","verb":"all_reduce","calls":8,"bytes":1024,
 //    "most_calls":8,"most_bytes":1024}, ...]}                  --report-comm; of the last step
 //   {"event":"end","steps":60,"seconds_per_step":0.03, ...}
 //   {"event":"memory","rows":[{"part":"parameters","bytes":873984,"closed_form":873984}, ...]}
+//
+// A step of a program with metrics of its own has them too, as "metrics":{"accuracy":0.93}.
 //
 // A start at an iteration above 0 is a resume. It continues the file, below an empty line: there
 // may be steps above it that the run repeats. A line that a full disk or a kill cut off is no JSON.
@@ -25,6 +28,7 @@
 #include "framework/comm/counting_communicator.h"
 #include "framework/engine.h"
 #include "framework/format/folder.h"
+#include "framework/run/metrics.h"
 #include "framework/zero/memory_report.h"
 
 namespace anymesh {
@@ -55,7 +59,8 @@ class RunRecord {
 
 // Returns the first line, without the model's numbers, facts and flags.
 RecordLine start_of_record(const Topology& mesh, int64_t iteration);
-RecordLine record_of(const StepReport& step);
+RecordLine record_of(const StepReport& step, const Metrics& metrics);
+RecordLine record_of(const Metrics& metrics);  // {"accuracy":0.93}; null stands for NaN
 RecordLine record_of(const SaveReport& save);
 RecordLine record_of(const std::vector<TrafficRow>& communication);
 RecordLine record_of(const std::vector<MemoryPart>& memory);

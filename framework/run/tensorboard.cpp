@@ -76,7 +76,7 @@ TensorBoardWriter::TensorBoardWriter(const std::filesystem::path& folder, int64_
 
 TensorBoardWriter::~TensorBoardWriter() { close(descriptor_); }
 
-bool TensorBoardWriter::add(int64_t step, std::initializer_list<Scalar> scalars) {
+bool TensorBoardWriter::add(int64_t step, const std::vector<Scalar>& scalars) {
   std::string summary;
   for (const auto& [tag, value] : scalars)
     summary += field(1, field(1, tag) + field(2, static_cast<float>(value)));

@@ -3,9 +3,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <initializer_list>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace anymesh {
 
@@ -38,7 +38,7 @@ class TensorBoardWriter {
 
   // Writes immediately. Returns false if it could not write (a full disk); errno has the reason.
   // The file is then unchanged, so the next event may be tried.
-  bool add(int64_t step, std::initializer_list<Scalar> scalars);
+  bool add(int64_t step, const std::vector<Scalar>& scalars);
 
   const std::filesystem::path& path() const { return path_; }
 

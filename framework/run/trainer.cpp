@@ -76,17 +76,20 @@ void plan_saves(const CheckpointConfig& c, const BatchPlan& plan, Engine& engine
   });
 }
 
-Trainer::Trainer(const Config& config, const BatchPlan& plan, Engine& engine, const Datasets& data,
+Trainer::Trainer(const Config& config, const BatchPlan& plan, const TrainingProgram& program,
+                 const ModelDefinition& model, Engine& engine, const Datasets& data,
                  StopRequest& interruption, RunRecord& record)
     : config_(config),
       plan_(plan),
+      program_(program),
+      model_(model),
       engine_(engine),
       data_(data),
       interruption_(interruption),
       grid_(engine.grid()),
       state_(engine.state()),
       log_(grid_.world->rank() == 0, config.run.loss_csv, config.run.tensorboard_dir,
-           state_.iteration, record),
+           state_.iteration, program.metrics, record),
       saved_at_(goes_on_in_place(config.checkpoint) ? state_.iteration : -1) {}
 
 bool Trainer::start() {
@@ -128,23 +131,25 @@ std::optional<std::vector<MicroBatch>> Trainer::next_batch() {
                           state_.dropout_seed);
 }
 
-std::vector<MicroBatch> Trainer::micro_batches_of(const Dataset& data, int64_t first, int64_t count,
+std::vector<MicroBatch> Trainer::micro_batches_of(const SampleSource& data, int64_t first,
+                                                  int64_t count,
                                                   std::optional<uint64_t> dropout_seed) const {
   return micro_batches(data, grid_, config_.batch.micro_batch_size, first, count, dropout_seed,
-                       config_.engine.model.all_stages_read_tokens);
+                       config_.engine.model.all_stages_read_data);
 }
 
-void Trainer::end_step(StepReport report) {
+void Trainer::end_step(StepReport report, const std::vector<MicroBatch>& batches) {
   report.elapsed_ms = seconds_since(step_start_) * 1e3;
-  report.tokens_per_s =
-      static_cast<double>(step_samples_) * data_.train->seq_length() / (report.elapsed_ms / 1e3);
+  report.tokens_per_s = static_cast<double>(step_samples_) * config_.engine.model.seq_length /
+                        (report.elapsed_ms / 1e3);
   if (report.skipped)
     log_.line(c10::str("iteration ", report.iteration, ": overflow, step skipped (",
                        state_.skipped_steps, " so far); loss scale ", report.loss_scale, " -> ",
                        state_.scaler.scale));
   if (profiler_) report_profile(report);
   if (grid_.counts) last_step_ = *grid_.counts;
-  log_.step(report, plan_.train_iters, due(config_.run.log_interval));
+  log_.step(report, metrics_of_step(report, batches), plan_.train_iters,
+            due(config_.run.log_interval));
   if (due(config_.run.log_interval))
     for (const std::string& note : gather_lines(*grid_.pp, engine_.module().step_notes()))
       log_.line(note);
@@ -166,6 +171,13 @@ void Trainer::end_step(StepReport report) {
   if (exits_)
     log_.line(c10::str("exiting at iteration ", state_.iteration, " (--exit-interval ",
                        checkpoint.exit_interval, ")"));
+}
+
+Metrics Trainer::metrics_of_step(const StepReport& report, const std::vector<MicroBatch>& batches) {
+  if (!program_.on_step) return {};
+  const std::string what = c10::str("on_step at iteration ", report.iteration);
+  const Metrics mine = program_.on_step({report, batches, engine_, model_});
+  return in_order(mean_of_metrics(grid_, mine, what), program_.metrics, what);
 }
 
 void Trainer::finish() {
@@ -206,27 +218,55 @@ void Trainer::report_profile(const StepReport& report) {
 // on with the next ones.
 void Trainer::evaluate(const char* when) {
   if (!data_.valid) return;
-  const int64_t samples = config_.run.eval_iters * plan_.global_batch_size;
-  const auto loss =
-      validation_loss(state_.consumed_valid_samples, samples, [&] { return interruption_.poll(); });
+  const int64_t first = state_.consumed_valid_samples,
+                samples = config_.run.eval_iters * plan_.global_batch_size;
+  bool stopped = false;
+  const auto stop = [&] { return stopped = stopped || interruption_.poll(); };
+  const auto log_mean_loss = [&] {
+    const auto loss = validation_loss(first, samples, stop);
+    if (loss) log_.validation(when, state_.iteration, *loss);
+  };
+  if (program_.evaluate) {
+    const auto for_each = [&](const BatchWork& work) {
+      for_each_valid(first, samples, work, stop);
+    };
+    const Metrics mine = program_.evaluate({engine_, model_, for_each, log_mean_loss});
+    if (!stopped) {
+      const Metrics all = mean_of_metrics(
+          grid_, mine, c10::str("evaluate ", when, " iteration ", state_.iteration));
+      if (!all.empty()) log_.evaluation(when, state_.iteration, all);
+    }
+  } else {
+    log_mean_loss();
+  }
   state_.consumed_valid_samples += samples;
-  if (loss) log_.validation(when, state_.iteration, *loss);
+}
+
+// Returns false once `stop` returns true.
+bool Trainer::for_each_valid(int64_t first_sample, int64_t samples, const BatchWork& work,
+                             const std::function<bool()>& stop) const {
+  const int64_t per_batch = plan_.samples_at_once, batches = samples / per_batch;
+  for (int64_t done = 0; done < batches; done += plan_.num_microbatches) {
+    if (stop && stop()) return false;
+    const int64_t count = std::min<int64_t>(plan_.num_microbatches, batches - done);
+    work(micro_batches_of(*data_.valid, first_sample + done * per_batch, count, {}));
+  }
+  return true;
 }
 
 // Returns the mean loss over `samples` samples of the validation set, or none once `stop` returns
 // true.
 std::optional<double> Trainer::validation_loss(int64_t first_sample, int64_t samples,
                                                const std::function<bool()>& stop) {
-  const int64_t per_batch = plan_.samples_at_once, batches = samples / per_batch;
   double sum = 0;
-  for (int64_t done = 0; done < batches; done += plan_.num_microbatches) {
-    if (stop && stop()) return std::nullopt;
-    const int64_t count = std::min<int64_t>(plan_.num_microbatches, batches - done);
-    sum += engine_.eval_batch(
-               micro_batches_of(*data_.valid, first_sample + done * per_batch, count, {})) *
-           static_cast<double>(count);
-  }
-  return sum / static_cast<double>(batches);
+  const bool read_all = for_each_valid(
+      first_sample, samples,
+      [&](const std::vector<MicroBatch>& batches) {
+        sum += engine_.eval_batch(batches) * static_cast<double>(batches.size());
+      },
+      stop);
+  if (!read_all) return std::nullopt;
+  return sum / static_cast<double>(samples / plan_.samples_at_once);
 }
 
 // Compares the loss with the one that the saving run took on the same samples right before its

@@ -10,6 +10,7 @@
 #include "framework/profile/kernels.h"
 #include "framework/profile/profiler.h"
 #include "framework/run/datasets.h"
+#include "framework/run/pretrain.h"
 #include "framework/run/run_log.h"
 #include "framework/run/stop_request.h"
 
@@ -22,10 +23,10 @@ void plan_saves(const CheckpointConfig& c, const BatchPlan& plan, Engine& engine
 // Reads the samples before each of the engine's steps, and logs, evaluates and saves after it. It
 // uses samples and the engine, not GPT, and starts from the engine's state.
 //
-//   Trainer trainer(config, plan, engine, data, interruption);
+//   Trainer trainer(config, plan, program, model, engine, data, interruption, record);
 //   if (!trainer.start()) return;
 //   while (const auto batches = trainer.next_batch())
-//     trainer.end_step(engine.train_batch(*batches));
+//     trainer.end_step(engine.train_batch(*batches), *batches);
 //   trainer.finish();
 //
 // A step reads the next global_batch_size samples in their global order, whatever the mesh. An
@@ -33,7 +34,8 @@ void plan_saves(const CheckpointConfig& c, const BatchPlan& plan, Engine& engine
 class Trainer {
  public:
   // The arguments must outlive the object.
-  Trainer(const Config& config, const BatchPlan& plan, Engine& engine, const Datasets& data,
+  Trainer(const Config& config, const BatchPlan& plan, const TrainingProgram& program,
+          const ModelDefinition& model, Engine& engine, const Datasets& data,
           StopRequest& interruption, RunRecord& record);
 
   // Compares the losses of --verify-resume. Returns false if the run should stop before a step.
@@ -41,7 +43,7 @@ class Trainer {
   // Returns the micro-batches of the next step, or nullopt after the last one. The step's time
   // begins here.
   std::optional<std::vector<MicroBatch>> next_batch();
-  void end_step(StepReport report);
+  void end_step(StepReport report, const std::vector<MicroBatch>& batches);
   // Commits the pending save, if there is one.
   void finish_save();
   // Saves and evaluates for the last time.
@@ -49,10 +51,13 @@ class Trainer {
 
  private:
   bool due(int64_t interval) const { return interval > 0 && state_.iteration % interval == 0; }
-  std::vector<MicroBatch> micro_batches_of(const Dataset& data, int64_t first, int64_t count,
+  std::vector<MicroBatch> micro_batches_of(const SampleSource& data, int64_t first, int64_t count,
                                            std::optional<uint64_t> dropout_seed) const;
   void report_profile(const StepReport& report);
+  Metrics metrics_of_step(const StepReport& report, const std::vector<MicroBatch>& batches);
   void evaluate(const char* when);
+  bool for_each_valid(int64_t first_sample, int64_t samples, const BatchWork& work,
+                      const std::function<bool()>& stop) const;
   std::optional<double> validation_loss(int64_t first_sample, int64_t samples,
                                         const std::function<bool()>& stop = {});
   void verify_resume();
@@ -62,6 +67,8 @@ class Trainer {
 
   const Config& config_;
   const BatchPlan& plan_;
+  const TrainingProgram& program_;
+  const ModelDefinition& model_;
   Engine& engine_;
   const Datasets& data_;
   StopRequest& interruption_;

@@ -7,6 +7,7 @@
 
 #include "framework/kernels/dispatch.h"
 #include "framework/kernels/vocabulary_rows.h"
+#include "framework/tensor_parallel/mappings.h"
 
 namespace anymesh {
 namespace {
@@ -62,21 +63,44 @@ struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
   }
 };
 
+// Both return the maxima and sums over the whole vocabulary.
+RowSums sums_of_ranks(const torch::Tensor& rows, int64_t real, const CommPtr& tp) {
+  auto [mine, sum] = row_sums(rows, real);
+  const torch::Tensor maximum = mine.clone();
+  tp->all_reduce(maximum, ReduceOp::Max);
+  sum.mul_(mine.sub_(maximum).exp_());
+  tp->all_reduce(sum);
+  return {maximum, sum};
+}
+
+RowSums sums_in_blocks(const torch::Tensor& rows, int64_t real, const CommPtr& tp, int64_t blocks) {
+  const int64_t n = rows.size(0), here = blocks / tp->size(), width = rows.size(1) / here;
+  const torch::Tensor maximum = real > 0 ? rows.narrow(1, 0, real).amax(1).to(torch::kFloat)
+                                         : at::full({n}, -INFINITY, torch::kFloat);
+  tp->all_reduce(maximum, ReduceOp::Max);
+  const torch::Tensor all = at::empty({blocks, n}, torch::kFloat),
+                      mine = all.narrow(0, tp->rank() * here, here);
+  for (int64_t b = 0; b < here; ++b)
+    mine[b].copy_(row_sums(rows.narrow(1, b * width, width),
+                           std::clamp<int64_t>(real - b * width, 0, width), maximum)
+                      .sums);
+  tp->all_gather(all, mine);
+  return {maximum, tree_sum(all)};
+}
+
 // The same by kernels that keep no tensor of the logits' size except the logits.
 struct FusedCrossEntropy : torch::autograd::Function<FusedCrossEntropy> {
   static torch::Tensor forward(AutogradContext* ctx, const torch::Tensor& logits,
-                               const torch::Tensor& labels, int64_t vocab_size, const CommPtr& tp) {
+                               const torch::Tensor& labels, int64_t vocab_size, const CommPtr& tp,
+                               int64_t blocks) {
     const int64_t columns = logits.size(-1), offset = tp->rank() * columns;
     const int64_t real = std::clamp<int64_t>(vocab_size - offset, 0, columns);
     const torch::Tensor rows = logits.reshape({-1, columns}).contiguous();  // [b s, v/t]
     const torch::Tensor local = labels.flatten() - offset;
     const torch::Tensor elsewhere = local.lt(0).logical_or_(local.ge(real));
 
-    auto [mine, sum] = row_sums(rows, real);
-    const torch::Tensor maximum = mine.clone();
-    tp->all_reduce(maximum, ReduceOp::Max);
-    sum.mul_(mine.sub_(maximum).exp_());
-    tp->all_reduce(sum);
+    auto [maximum, sum] =
+        blocks > 0 ? sums_in_blocks(rows, real, tp, blocks) : sums_of_ranks(rows, real, tp);
     torch::Tensor label_logit = torch::zeros_like(maximum);
     if (real > 0)
       label_logit = rows.gather(-1, local.masked_fill(elsewhere, 0).unsqueeze(-1))
@@ -98,16 +122,17 @@ struct FusedCrossEntropy : torch::autograd::Function<FusedCrossEntropy> {
     const torch::Tensor gradient =
         logits_gradient(saved[0], ctx->saved_data["real"].toInt(), saved[1], saved[2],
                         grads[0].to(torch::kFloat).flatten().contiguous());
-    return {gradient.view(ctx->saved_data["shape"].toIntVector()), {}, {}, {}};
+    return {gradient.view(ctx->saved_data["shape"].toIntVector()), {}, {}, {}, {}};
   }
 };
 
 }  // namespace
 
 torch::Tensor vocab_parallel_cross_entropy(const torch::Tensor& logits, const torch::Tensor& labels,
-                                           int64_t vocab_size, const CommPtr& tp) {
-  return has_kernels(logits) ? FusedCrossEntropy::apply(logits, labels, vocab_size, tp)
-                             : CrossEntropy::apply(logits, labels, vocab_size, tp);
+                                           int64_t vocab_size, const TensorParallel& tp) {
+  return has_kernels(logits)
+             ? FusedCrossEntropy::apply(logits, labels, vocab_size, tp.group, int64_t{tp.blocks})
+             : CrossEntropy::apply(logits, labels, vocab_size, tp.group);
 }
 
 }  // namespace anymesh

@@ -4,6 +4,7 @@
 
 #include "framework/kernels/linear.h"
 #include "framework/tensor_parallel/mappings.h"
+#include "framework/tensor_parallel/same_bits.h"
 
 namespace anymesh {
 
@@ -13,7 +14,8 @@ ColumnParallelLinear::ColumnParallelLinear(ParamBuilder& params, const std::stri
     : tp_(params.tp()),
       weight_(params.add(
           {.name = name + ".weight", .shape = {out, in}, .split_dim = 0, .sub_params = sub_params},
-          init)) {
+          init)),
+      parts_(sub_params) {
   if (!bias) return;
   bias_ = params.add({.name = name + ".bias",
                       .shape = {out},
@@ -24,6 +26,7 @@ ColumnParallelLinear::ColumnParallelLinear(ParamBuilder& params, const std::stri
 }
 
 torch::Tensor ColumnParallelLinear::forward(const torch::Tensor& x) const {
+  if (tp_.blocks > 0) return same_bits_column(x, weight_, bias_, parts_, tp_);
   return blocked_linear(enter_tensor_parallel(x, tp_), weight_, bias_);  // [b, s, out/t]
 }
 
@@ -40,6 +43,7 @@ RowParallelLinear::RowParallelLinear(ParamBuilder& params, const std::string& na
 }
 
 torch::Tensor RowParallelLinear::forward(const torch::Tensor& x) const {
+  if (tp_.blocks > 0) return same_bits_row(x, weight_, bias_, tp_);
   // Where no ranks' sums come between, a GPU's product adds the bias on its way.
   if (tp_.group->size() == 1 && !x.is_cpu()) return blocked_linear(x, weight_, bias_);
   const torch::Tensor sum = leave_tensor_parallel(blocked_linear(x, weight_), tp_);
@@ -62,6 +66,7 @@ torch::Tensor VocabParallelEmbedding::forward(const torch::Tensor& tokens) const
 
 torch::Tensor vocab_parallel_logits(const torch::Tensor& hidden, const torch::Tensor& table,
                                     const TensorParallel& tp) {
+  if (tp.blocks > 0) return same_bits_column(hidden, table, {}, 1, tp);
   return blocked_linear(enter_tensor_parallel(hidden, tp), table);
 }
 

@@ -7,6 +7,9 @@
 
 namespace anymesh {
 
+class LoraAdapter;
+struct DropoutContext;
+
 // The three layers that tensor parallelism cuts (Megatron-LM, arXiv:1909.08053, section 3).
 // Linear layers compute Y = X A^T + bias with A [out, in]:
 //
@@ -29,13 +32,21 @@ class ColumnParallelLinear {
   ColumnParallelLinear(ParamBuilder& params, const std::string& name, int64_t in, int64_t out,
                        Init init, bool bias = true, int sub_params = 1);
   // Takes parameters that are made already. The bias may be undefined.
-  ColumnParallelLinear(TensorParallel tp, torch::Tensor weight, torch::Tensor bias)
-      : tp_(std::move(tp)), weight_(std::move(weight)), bias_(std::move(bias)) {}
+  ColumnParallelLinear(TensorParallel tp, torch::Tensor weight, torch::Tensor bias,
+                       int64_t sub_params = 1)
+      : tp_(std::move(tp)),
+        weight_(std::move(weight)),
+        bias_(std::move(bias)),
+        parts_(sub_params) {}
   torch::Tensor forward(const torch::Tensor& x) const;
+  // The same with an adapter beside A, if it is defined (lora.h).
+  torch::Tensor forward(const torch::Tensor& x, const LoraAdapter& adapter,
+                        const DropoutContext& context) const;
 
  private:
   TensorParallel tp_;
   torch::Tensor weight_, bias_;  // [out/t, in], [out/t]
+  int64_t parts_ = 1;            // sub_params
 };
 
 class RowParallelLinear {
@@ -45,6 +56,8 @@ class RowParallelLinear {
   RowParallelLinear(TensorParallel tp, torch::Tensor weight, torch::Tensor bias)
       : tp_(std::move(tp)), weight_(std::move(weight)), bias_(std::move(bias)) {}
   torch::Tensor forward(const torch::Tensor& x) const;
+  torch::Tensor forward(const torch::Tensor& x, const LoraAdapter& adapter,
+                        const DropoutContext& context) const;
 
  private:
   TensorParallel tp_;

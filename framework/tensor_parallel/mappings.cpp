@@ -1,6 +1,9 @@
 #include "framework/tensor_parallel/mappings.h"
 
+#include <ATen/Functions.h>
 #include <torch/csrc/autograd/custom_function.h>
+
+#include <vector>
 
 namespace anymesh {
 namespace {
@@ -35,6 +38,14 @@ torch::Tensor reduce_scattered(const torch::Tensor& x, const CommPtr& tp) {
   return sum;
 }
 
+// The parts [t, ..] that the ranks have for this one, added as a binary tree.
+torch::Tensor tree_scattered(const torch::Tensor& parts, const CommPtr& tp) {
+  const torch::Tensor mine = torch::empty_like(parts);
+  const std::vector<int64_t> counts(static_cast<size_t>(tp->size()), parts[0].numel());
+  tp->all_to_all(mine, parts, counts, counts);
+  return tree_sum(mine);
+}
+
 // A linear map over the group for forward, and its transpose for backward.
 using Map = torch::Tensor (*)(const torch::Tensor&, const CommPtr&);
 template <Map kForward, Map kBackward>
@@ -51,6 +62,29 @@ struct Mapping : torch::autograd::Function<Mapping<kForward, kBackward>> {
 };
 
 }  // namespace
+
+torch::Tensor tree_sum(const torch::Tensor& parts) {
+  for (int64_t step = 1; step < parts.size(0); step *= 2)
+    for (int64_t i = 0; i + step < parts.size(0); i += 2 * step) parts[i].add_(parts[i + step]);
+  return parts[0];
+}
+
+torch::Tensor gather_sequence(const torch::Tensor& x, const TensorParallel& tp) {
+  return tp.sequence ? gathered(x, tp.group) : x;
+}
+
+torch::Tensor tree_leave(const torch::Tensor& x, torch::Dtype dtype, const TensorParallel& tp) {
+  const int64_t t = tp.size();
+  if (t == 1) return x.to(dtype);
+  if (tp.sequence)
+    return tree_scattered(x.unflatten(1, {t, -1}).transpose(0, 1).contiguous(), tp.group).to(dtype);
+  const int64_t more = (t - x.numel() % t) % t;
+  const torch::Tensor flat = more == 0 ? x.flatten() : at::constant_pad_nd(x.flatten(), {0, more}),
+                      part = tree_scattered(flat.view({t, -1}), tp.group).to(dtype),
+                      whole = torch::empty({t, part.numel()}, part.options());
+  tp.group->all_gather(whole, part);
+  return whole.flatten().narrow(0, 0, x.numel()).view(x.sizes());
+}
 
 torch::Tensor enter_tensor_parallel(const torch::Tensor& x, const TensorParallel& tp) {
   return tp.sequence ? Mapping<gathered, reduce_scattered>::apply(x, tp.group)

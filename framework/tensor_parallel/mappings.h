@@ -21,4 +21,16 @@ torch::Tensor leave_tensor_parallel(const torch::Tensor& x, const TensorParallel
 // directions are an all-reduce.
 torch::Tensor sum_inside_tensor_parallel(const torch::Tensor& x, const TensorParallel& tp);
 
+// With --same-bits, sums over ranks are the upper levels of a binary tree, in fp32:
+//
+//   tree_sum         parts [2^i, ..] -> [..], in place
+//   tree_leave       x [b, s, h] in fp32 -> the ranks' sum, rounded; of this rank's positions, if
+//                    tp cuts the sequence
+//   gather_sequence  this rank's part of the sequence -> [b, s, h]
+//
+// They have no gradients.
+torch::Tensor tree_sum(const torch::Tensor& parts);
+torch::Tensor tree_leave(const torch::Tensor& x, torch::Dtype dtype, const TensorParallel& tp);
+torch::Tensor gather_sequence(const torch::Tensor& x, const TensorParallel& tp);
+
 }  // namespace anymesh

@@ -23,8 +23,10 @@ torch::Tensor dense(const torch::Tensor& gradient) {
 }
 
 void GradientSum::add(const torch::Tensor& gradient) {
-  if (gradient.is_sparse() && gradient.is_cpu()) return add_rows(coalesced(gradient));
+  if (gradient.is_sparse() && gradient.is_cpu()) return add_rows(gradient);
   only_rows_ = false;
+  if (exact_ && gradient.is_floating_point())
+    return exact_->add(gradient, sums_, std::exchange(stale_, false));
   if (gradient.is_sparse()) {  // a device would have to be waited for to know which rows there are
     if (std::exchange(stale_, false)) sums_.zero_();
     sums_.view({-1, gradient.size(1)})
@@ -39,15 +41,21 @@ void GradientSum::add(const torch::Tensor& gradient) {
 }
 
 bool GradientSum::add_product(const torch::Tensor& dy, const torch::Tensor& x) {
+  if (exact_) {
+    only_rows_ = false;
+    exact_->add_product(dy, x, sums_, std::exchange(stale_, false));
+    return true;
+  }
   const bool widens = dy.scalar_type() != sums_.scalar_type();
   if (sums_.is_cpu() || (widens && !sums_.is_cuda())) return false;
   only_rows_ = false;
   const int64_t kept = std::exchange(stale_, false) ? 0 : 1;
-  torch::Tensor sums = sums_.view({dy.size(1), x.size(1)});
+  const torch::Tensor left = dy.flatten(0, -2).t(), right = x.flatten(0, -2);  // [n, t], [t, k]
+  torch::Tensor sums = sums_.view({left.size(0), right.size(1)});
   if (widens) {
-    at::addmm_out(sums, sums, dy.t(), x, sums.scalar_type(), kept);
+    at::addmm_out(sums, sums, left, right, sums.scalar_type(), kept);
   } else {
-    at::addmm_out(sums, sums, dy.t(), x, kept);
+    at::addmm_out(sums, sums, left, right, kept);
   }
   return true;
 }
@@ -66,8 +74,11 @@ bool GradientSum::add_parts(const torch::Tensor& parts) {
 void GradientSum::add_rows(const torch::Tensor& gradient) {
   if (std::exchange(stale_, false)) clear();
   width_ = gradient.size(1);
-  const torch::Tensor rows = gradient.indices()[0];
-  sums_.view({-1, width_}).index_add_(0, rows, gradient.values().to(sums_.scalar_type()));
+  const torch::Tensor each = exact_ ? gradient : coalesced(gradient), rows = each._indices()[0];
+  sums_.view({-1, width_})
+      .index_add_(
+          0, rows,
+          exact_ ? exact_->units_of_parts(each._values()) : each.values().to(sums_.scalar_type()));
   rows_.push_back(rows);
 }
 

@@ -4,6 +4,8 @@
 
 #include <vector>
 
+#include "framework/zero/exact_sum.h"
+
 namespace anymesh {
 
 // Returns a sparse gradient [v, h] with each row once. A row's occurrences are added in fp32 at
@@ -19,12 +21,14 @@ class GradientSum {
  public:
   // Sums into `sums` [n], which holds zeros. `alone` says that nothing else, such as an all-reduce,
   // writes there.
-  GradientSum(torch::Tensor sums, bool alone) : sums_(std::move(sums)), alone_(alone) {}
+  // With `exact`, sums are in its units.
+  GradientSum(torch::Tensor sums, bool alone, ExactSum* exact = nullptr)
+      : sums_(std::move(sums)), alone_(alone), exact_(exact) {}
 
   void add(const torch::Tensor& gradient);
   // Adds dy^T x, or the sum over dim 0 of parts, in the dtype of `sums`. Returns false if it did
-  // not, so that the gradient comes by add(): on a CPU, where every stage rounds a micro-batch's
-  // gradient alike.
+  // not, so that the gradient comes by add(): on a CPU without `exact`, where every stage rounds a
+  // micro-batch's gradient alike.
   bool add_product(const torch::Tensor& dy, const torch::Tensor& x);
   bool add_parts(const torch::Tensor& parts);
   void finish();  // before `sums` is read; sets it to zeros if no micro-batch used the leaf
@@ -37,6 +41,7 @@ class GradientSum {
 
   torch::Tensor sums_;
   bool alone_, stale_ = true;
+  ExactSum* exact_;
   bool only_rows_ = true;            // rows not in `rows_` are zero
   int64_t width_ = 1;                // elements of a row
   std::vector<torch::Tensor> rows_;  // one for each micro-batch

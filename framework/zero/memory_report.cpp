@@ -35,15 +35,26 @@ std::vector<MemoryPart> kept_memory(const ZeroOptimizer& optimizer) {
     const int64_t tied_here = stage.partitions_parameters()  ? tied / ranks
                               : stage.partitions_gradients() ? std::min(tied, numel / ranks)
                                                              : tied;
-    copies.closed_form += 4 * tied_here;
+    copies.closed_form += static_cast<int64_t>(group.sums.element_size()) * tied_here;
+    const bool exact = group.sums.scalar_type() == torch::kLong;
     const auto width = static_cast<int64_t>(group.params[0].tensor.element_size());
     parameters.allocated += bytes_of(group.weights);
-    const int64_t state_width = width == 2 ? 12 : 8;
+    const auto states = static_cast<int64_t>(group.states.size());
+    const int64_t state_width = (width == 2 ? 4 : 0) + 4 * states;
     if (!params_on_disk) parameters.closed_form += width * numel / parameter_parts;
-    gradients.allocated += bytes_of(group.gradient);
-    gradients.closed_form += 4 * numel / gradient_parts;
-    state.allocated +=
-        bytes_of(group.master) + bytes_of(group.exp_avg) + bytes_of(group.exp_avg_sq);
+    gradients.allocated += bytes_of(group.sums);
+    gradients.closed_form += (exact ? 8 : 4) * numel / gradient_parts;
+    if (exact) {
+      gradients.allocated += bytes_of(group.gradient);
+      gradients.closed_form += 4 * numel / ranks;
+    }
+    state.allocated += bytes_of(group.master);
+    for (const StateTensor& own : group.states) state.allocated += bytes_of(own);
+    for (const auto& whole : group.whole_states)
+      for (const torch::Tensor& own : whole) {
+        state.allocated += bytes_of(own);
+        state.closed_form += 4 * own.numel();
+      }
     if (!state_on_disk) state.closed_form += state_width * numel / ranks;
     const int64_t halves = group.layout.partition_numel() > Streamer::kBlock ? 2 : 1,
                   streams = (params_on_disk ? width : 0) + (state_on_disk ? state_width : 0);

@@ -15,11 +15,14 @@ namespace anymesh {
 //                     stage 0      1           2           3
 //   parameters        w n          w n         w n         w n / d
 //   gradients         4 n          4 n         4 n / d     4 n / d
-//   optimizer state   k n          k n / d     k n / d     k n / d      k = 12 in half precision
-//                                                                     (master, two moments), else 8
+//   optimizer state   k n          k n / d     k n / d     k n / d      k = 4 for each state, and 4
+//                                                                      for a half's master
 //   tied copies       4 t          4 t         (4 t)       4 t / d      t: a tied weight that one
 //                                                                       stage uses twice
 // (At stage 2 a tied weight lies in one partition as far as it fits: at most 4 n / d.)
+//
+// With --same-bits, sums of gradients have 8 bytes an element, also those of tied copies, and the
+// optimizer's partition has 4 more.
 //
 // Parameters or optimizer state offloaded to disk (--offload-optimizer, --offload-param with nvme)
 // count as 0. A further row has the buffers that they stream through: w, k or w + k times 2 * 2^20,

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 
+#include "framework/kernels/adamw_sweeps.h"
 #include "framework/kernels/gradient_sink.h"
 #include "framework/zero/zero_optimizer.h"
 
@@ -16,7 +17,7 @@ using Take = std::function<void(const torch::Tensor&)>;
 
 // Takes a leaf's gradient as soon as a backward has made it.
 struct GradientHook : GradientSink {
-  explicit GradientHook(Take t, GradientSum* s = nullptr) : take(std::move(t)), sum(s) {}
+  GradientHook(Take t, GradientSum* s, ExactSum* e) : take(std::move(t)), sum(s), exact(e) {}
   void operator()(const torch::Tensor& leaf) override {
     torch::Tensor& gradient = leaf.mutable_grad();
     if (!gradient.defined()) return;  // add_product() or add_parts() took it
@@ -24,16 +25,26 @@ struct GradientHook : GradientSink {
     gradient.reset();
   }
   bool add_product(const torch::Tensor& dy, const torch::Tensor& x) override {
-    return sum && sum->add_product(dy, x);
+    if (sum || !exact) return sum && sum->add_product(dy, x);
+    const torch::Tensor units = torch::empty({dy.size(-1), x.size(-1)}, torch::kLong);
+    exact->add_product(dy, x, units, /*replaces=*/true);
+    take(units);
+    return true;
   }
-  bool add_parts(const torch::Tensor& parts) override { return sum && sum->add_parts(parts); }
+  bool add_parts(const torch::Tensor& parts) override {
+    if (!exact) return sum && sum->add_parts(parts);
+    take(exact->sum_of_parts(parts));
+    return true;
+  }
+  int64_t rows_of_part() const override { return exact ? exact->rows_of_part() : 0; }
   Take take;
   GradientSum* sum;
+  ExactSum* exact;
 };
 
-void on_gradient(const torch::Tensor& leaf, Take take, GradientSum* sum = nullptr) {
+void on_gradient(const torch::Tensor& leaf, Take take, GradientSum* sum, ExactSum* exact) {
   torch::autograd::impl::set_post_acc_grad_hooks(
-      leaf, std::make_unique<GradientHook>(std::move(take), sum));
+      leaf, std::make_unique<GradientHook>(std::move(take), sum, exact));
 }
 
 }  // namespace
@@ -41,66 +52,70 @@ void on_gradient(const torch::Tensor& leaf, Take take, GradientSum* sum = nullpt
 // Stages 0 and 1: sums gradients in the whole flat buffer. The second use of a tied weight is the
 // head's, which has a gradient for every row.
 void ZeroOptimizer::whole_gradients(const Group& group) {
-  const auto sum = [this](const torch::Tensor& leaf, const torch::Tensor& sums) {
-    GradientSum& of_leaf = whole_sums_.emplace_back(sums, grid_.world->size() == 1);
+  ExactSum* const exact = exact_ ? &*exact_ : nullptr;
+  const auto sum = [&](const torch::Tensor& leaf, const torch::Tensor& sums) {
+    GradientSum& of_leaf = whole_sums_.emplace_back(sums, grid_.world->size() == 1, exact);
     on_gradient(
-        leaf, [&of_leaf](const torch::Tensor& gradient) { of_leaf.add(gradient); }, &of_leaf);
+        leaf, [&of_leaf](const torch::Tensor& gradient) { of_leaf.add(gradient); }, &of_leaf,
+        exact);
     return &of_leaf;
   };
   for (size_t i = 0; i < group.params.size(); ++i) {
     const ParamSpec& spec = group.params[i];
     const bool twice = spec.second_use.defined();
-    sum(twice ? spec.second_use : spec.tensor, gradient_of(group, i));
+    sum(twice ? spec.second_use : spec.tensor, sum_of(group, i));
     if (!twice) continue;
-    const torch::Tensor sums = torch::zeros_like(gradient_of(group, i));
+    const torch::Tensor sums = torch::zeros_like(sum_of(group, i));
     second_uses_.push_back({group, i, sums, sum(spec.tensor, sums), {}});
   }
 }
 
 // Stages 2 and 3: sums gradients in buckets that are reduced while the backward runs.
 void ZeroOptimizer::bucketed_gradients(Group& group) {
-  const auto fill = [](GradientBucket& bucket, size_t param, const torch::Tensor& leaf) {
-    on_gradient(leaf,
-                [&bucket, param](const torch::Tensor& gradient) { bucket.add(param, gradient); });
+  ExactSum* const exact = exact_ ? &*exact_ : nullptr;
+  const auto fill = [&](GradientBucket& bucket, size_t param, const torch::Tensor& leaf) {
+    const auto take = [&bucket, param, exact](const torch::Tensor& gradient) {
+      const bool rounds = exact && gradient.is_floating_point();
+      bucket.add(param, rounds ? exact->units(gradient) : gradient);
+    };
+    on_gradient(leaf, take, nullptr, exact);
   };
   const size_t n = group.params.size();
   for (size_t first = 0, last = 0; first < n; first = last) {
     for (int64_t numel = 0; last < n && (last == first || numel < kBucket); ++last)
       numel += group.layout.numel(last);
     GradientBucket& bucket = group.buckets.emplace_back(group.layout, first, last, group.replicas,
-                                                        group.gradient, 0, &reductions_);
+                                                        group.sums, 0, &reductions_);
     for (size_t i = first; i < last; ++i) fill(bucket, i, group.params[i].tensor);
   }
   for (size_t i = 0; i < n; ++i) {
     if (!group.params[i].second_use.defined()) continue;
-    const torch::Tensor first_use = gradient_of(group, i);
+    const torch::Tensor first_use = sum_of(group, i);
     SecondUse& use =
         second_uses_.emplace_back(SecondUse{group, i, torch::zeros_like(first_use), nullptr, {}});
     fill(use.bucket.emplace(group.layout, i, i + 1, group.replicas, use.sums,
-                            first_use.storage_offset() - group.gradient.storage_offset(),
-                            &reductions_),
+                            first_use.storage_offset() - group.sums.storage_offset(), &reductions_),
          i, group.params[i].second_use);
   }
 }
 
 // This rank's partition of `gradient`.
-torch::Tensor ZeroOptimizer::my_gradients(const Group& group) const {
-  if (stage().partitions_gradients()) return group.gradient;
+torch::Tensor ZeroOptimizer::my_sums(const Group& group) const {
+  if (stage().partitions_gradients()) return group.sums;
   const int64_t partition = group.layout.partition_numel();
-  return group.gradient.narrow(0, group.partitions->rank() * partition, partition);
+  return group.sums.narrow(0, group.partitions->rank() * partition, partition);
 }
 
 // A parameter's elements of `gradient`: all of them at stages 0 and 1, this rank's fragment at 2
 // and 3.
-torch::Tensor ZeroOptimizer::gradient_of(const Group& group, size_t param) const {
+torch::Tensor ZeroOptimizer::sum_of(const Group& group, size_t param) const {
   if (!stage().partitions_gradients()) {
-    return group.gradient.narrow(0, group.layout.flat().param_offset(param),
-                                 group.layout.numel(param));
+    return group.sums.narrow(0, group.layout.flat().param_offset(param), group.layout.numel(param));
   }
   for (const Piece& piece : group.pieces) {
-    if (piece.param == param) return piece.gradient;
+    if (piece.param == param) return piece.sum;
   }
-  return group.gradient.narrow(0, 0, 0);
+  return group.sums.narrow(0, 0, 0);
 }
 
 void ZeroOptimizer::after_backward() {
@@ -122,16 +137,19 @@ double ZeroOptimizer::reduce_gradients() {
   std::vector<torch::Tensor> counted;
   for (const Group& group : groups_) {
     for (const Piece& piece : group.pieces) {
+      if (exact_) exact_->finish(piece.sum, piece.gradient);
       if (counts_here(group.params[piece.param], stage().partitions_optimizer()))
         counted.push_back(piece.gradient);
     }
   }
-  local_square_sum_ = sum_of_squares(counted);
-  torch::Tensor square_sum = torch::full({1}, local_square_sum_, torch::kDouble);
+  const torch::Tensor square_sum = exact_
+                                       ? exact_->square_sum(counted)
+                                       : torch::full({1}, sum_of_squares(counted), torch::kDouble);
+  local_square_sum_ = square_sum.sum().item<double>();
   grid_.world->all_reduce(square_sum);
-  // The order of this sum in double depends on which rank holds which piece. Rounding it once to
-  // fp32 hides that.
-  return static_cast<float>(std::sqrt(square_sum.item<double>()));
+  // Without --same-bits, the order of this sum in double depends on which rank holds which piece.
+  // Rounding it once to fp32 hides that.
+  return static_cast<float>(std::sqrt(square_sum.sum().item<double>()));
 }
 
 // Stages 0 and 1: reduces over dp, once a step. After that this rank's partition counts, as at the
@@ -140,9 +158,9 @@ void ZeroOptimizer::reduce_whole_gradients() {
   for (GradientSum& sum : whole_sums_) sum.finish();
   for (Group& group : groups_) {
     if (stage().partitions_optimizer()) {
-      group.replicas->reduce_scatter(my_gradients(group), group.gradient);
+      group.replicas->reduce_scatter(my_sums(group), group.sums);
     } else {
-      group.replicas->all_reduce(group.gradient);
+      group.replicas->all_reduce(group.sums);
     }
   }
 }
@@ -153,16 +171,16 @@ void ZeroOptimizer::add_tied_gradients() {
   for (SecondUse& use : second_uses_) {
     const Group& group = use.group;
     if (stage().partitions_gradients()) {
-      gradient_of(group, use.param).add_(use.sums);
+      sum_of(group, use.param).add_(use.sums);
       use.sums.zero_();
     } else if (stage().partitions_optimizer()) {  // reduces to this rank's fragment, and adds it
-      GradientBucket bucket(group.layout, use.param, use.param + 1, group.replicas,
-                            my_gradients(group), 0, &reductions_);
+      GradientBucket bucket(group.layout, use.param, use.param + 1, group.replicas, my_sums(group),
+                            0, &reductions_);
       bucket.add(use.param, use.sums);
       reductions_.finish_all();
     } else {
       group.replicas->all_reduce(use.sums);
-      use.whole_sum->add_to(gradient_of(group, use.param));
+      use.whole_sum->add_to(sum_of(group, use.param));
     }
   }
   for (Group& group : groups_) {
@@ -171,7 +189,7 @@ void ZeroOptimizer::add_tied_gradients() {
       if (stage().partitions_optimizer()) {
         add_tied_partitions(group, i);
       } else {
-        grid_.embedding->all_reduce(gradient_of(group, i));
+        grid_.embedding->all_reduce(sum_of(group, i));
       }
     }
   }
@@ -183,7 +201,7 @@ void ZeroOptimizer::add_tied_partitions(const Group& group, size_t param) {
   const auto piece = std::find_if(group.pieces.begin(), group.pieces.end(),
                                   [&](const Piece& p) { return p.param == param; });
   const bool here = piece != group.pieces.end();
-  const torch::Tensor mine = here ? piece->gradient : group.gradient.narrow(0, 0, 0);
+  const torch::Tensor mine = here ? piece->sum : group.sums.narrow(0, 0, 0);
   const int64_t start = here ? piece->param_start : 0, held = mine.numel();
   const int64_t numel = group.layout.numel(param);
   for (int64_t begin = 0; begin < numel; begin += kBucket) {
@@ -206,7 +224,7 @@ void ZeroOptimizer::add_tp_parts() {
   std::vector<torch::Tensor> parts;
   for (const Group& group : groups_) {
     for (const Piece& piece : group.pieces) {
-      if (group.params[piece.param].tp_sum) parts.push_back(piece.gradient);
+      if (group.params[piece.param].tp_sum) parts.push_back(piece.sum);
     }
   }
   if (parts.empty()) return;
@@ -222,7 +240,7 @@ void ZeroOptimizer::add_tp_parts() {
 void ZeroOptimizer::clear_gradients() {
   for (GradientSum& sum : whole_sums_) sum.expire();
   if (!stage().partitions_gradients()) return;
-  for (Group& group : groups_) group.gradient.zero_();
+  for (Group& group : groups_) group.sums.zero_();
 }
 
 }  // namespace anymesh

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "framework/comm/agreement.h"
+#include "framework/zero/matrix_updates.h"
 
 namespace anymesh {
 namespace {
@@ -17,9 +18,11 @@ torch::Dtype master_dtype(const torch::Tensor& param) {
 
 ZeroOptimizer::ZeroOptimizer(const std::vector<ParamSpec>& params, const ProcessGrid& grid,
                              ZeroConfig config)
-    : grid_(grid), config_(std::move(config)) {
+    : grid_(grid), config_(std::move(config)), optimizer_(make_optimizer(config_.optimizer)) {
   alone_ = grid.world->split(grid.world->rank(), 0);
-  groups_.reserve(3);  // hooks keep references to them
+  if (grid.same_bits.blocks > 0) exact_.emplace(grid.same_bits.rows_of_part, grid.same_bits.parts);
+  if (optimizer_->sees_matrices()) holders_ = {grid.holders(false), grid.holders(true)};
+  groups_.reserve(params.size());  // hooks keep references to them
   all_or_none(*grid.world, [&] {
     const OffloadConfig& offload = config_.offload;
     if (offload.optimizer_on_disk() || offload.params_on_disk())
@@ -29,11 +32,12 @@ ZeroOptimizer::ZeroOptimizer(const std::vector<ParamSpec>& params, const Process
       if (spec.buffer) spec.materialize();
     }
     const double decay = config_.weight_decay;
-    add_group(decay, params, [](const auto& spec) { return spec.weight_decay && !spec.experts; });
-    add_group(0, params, [](const auto& spec) { return !spec.weight_decay; });
-    add_group(decay, params, [](const auto& spec) { return spec.weight_decay && spec.experts; });
+    add_groups(decay, params, [](const auto& spec) { return spec.weight_decay && !spec.experts; });
+    add_groups(0, params, [](const auto& spec) { return !spec.weight_decay; });
+    add_groups(decay, params, [](const auto& spec) { return spec.weight_decay && spec.experts; });
     if (stage().partitions_parameters()) shard_params();
-    sweep_masters(Use::Read, Use::Write, [](const Window& w) { w.master.copy_(w.weight); });
+    sweep_masters(Use::Read, Use::Write,
+                  [](const Optimizer::Tensors& t) { t.weight.copy_(t.rounded); });
   });
 }
 
@@ -57,27 +61,48 @@ void ZeroOptimizer::add_frozen(const ParamSpec& spec) {
   frozen_.push_back({spec, start, part, weight});
 }
 
-// Adds a group of the trained parameters that `has` is true for, if there are any.
-void ZeroOptimizer::add_group(double weight_decay, const std::vector<ParamSpec>& all,
-                              const std::function<bool(const ParamSpec&)>& has) {
-  std::vector<ParamSpec> params;
-  std::vector<int64_t> numels;
+// Adds a group for each optimizer of the trained parameters that `has` is true for. As in
+// DeepSpeed, Muon comes before its AdamW, and has matrices in the order of their shapes.
+void ZeroOptimizer::add_groups(double weight_decay, const std::vector<ParamSpec>& all,
+                               const std::function<bool(const ParamSpec&)>& has) {
+  std::vector<std::pair<const Optimizer*, std::vector<ParamSpec>>> found{{optimizer_.get(), {}}};
   for (const ParamSpec& spec : all) {
     if (spec.buffer || spec.frozen() || !has(spec)) continue;
-    params.push_back(spec);
+    const Optimizer* optimizer = &optimizer_->of(spec);
+    const auto is_its = [&](const auto& entry) { return entry.first == optimizer; };
+    auto entry = std::find_if(found.begin(), found.end(), is_its);
+    if (entry == found.end()) entry = found.insert(entry, {optimizer, {}});
+    entry->second.push_back(spec);
+  }
+  for (auto& [optimizer, params] : found) {
+    if (params.empty()) continue;
+    if (optimizer->sees_matrices())
+      std::ranges::stable_sort(params, std::ranges::greater(),
+                               [](const ParamSpec& spec) { return spec.tensor.sizes().vec(); });
+    add_group(weight_decay, *optimizer, std::move(params));
+  }
+}
+
+void ZeroOptimizer::add_group(double weight_decay, const Optimizer& optimizer,
+                              std::vector<ParamSpec> params) {
+  std::vector<int64_t> numels;
+  for (const ParamSpec& spec : params) {
     numels.push_back(spec.tensor.numel());
     if (!stage().partitions_parameters()) spec.materialize();
   }
-  if (params.empty()) return;
   const CommPtr replicas = replicas_of(params[0]), partitions = partitions_of(params[0]);
   Group& group = groups_.emplace_back(
-      Group{.weight_decay = weight_decay,
+      Group{.optimizer = &optimizer,
+            .weight_decay = weight_decay,
             .replicas = replicas,
             .partitions = partitions,
             .params = std::move(params),
             .layout = {numels, partitions->size(), stage().partitions_parameters()}});
   add_state(group);
   add_pieces(group);
+  if (optimizer.sees_matrices())
+    group.matrices = std::make_shared<MatrixUpdates>(
+        group, grid_, stage(), holders_[static_cast<size_t>(group.params[0].experts)]);
   if (stage().partitions_gradients()) {
     bucketed_gradients(group);
   } else {
@@ -91,10 +116,21 @@ void ZeroOptimizer::add_state(Group& group) {
   const torch::TensorOptions fp32 = param.options().dtype(master_dtype(param));
   const auto optimizer_swap = config_.offload.optimizer_on_disk() ? swap_ : nullptr,
              params_swap = config_.offload.params_on_disk() ? swap_ : nullptr;
-  group.gradient = torch::zeros(
-      {stage().partitions_gradients() ? partition : partition * group.partitions->size()}, fp32);
-  group.exp_avg = StateTensor::zeros(partition, fp32, optimizer_swap);
-  group.exp_avg_sq = StateTensor::zeros(partition, fp32, optimizer_swap);
+  group.sums = torch::zeros(
+      {stage().partitions_gradients() ? partition : partition * group.partitions->size()},
+      exact_ ? fp32.dtype(torch::kLong) : fp32);
+  group.gradient = exact_ ? torch::zeros({partition}, fp32) : my_sums(group);
+  for (size_t i = 0; i < group.optimizer->states().size(); ++i)
+    group.states.push_back(StateTensor::zeros(partition, fp32, optimizer_swap));
+  for (const ParamSpec& spec : group.params) {
+    auto& whole = group.whole_states.emplace_back();
+    for (const auto& state : group.optimizer->whole_states(spec.shape))
+      whole.push_back(torch::zeros(state.shape, fp32));
+    TORCH_CHECK(whole.empty() || (group.optimizer->sees_matrices() && !spec.experts),
+                group.optimizer->name(), ": ", spec.name, " cannot have a state of the whole: ",
+                spec.experts ? "ranks have different experts (--num-experts)"
+                             : "the optimizer does not see matrices (sees_matrices())");
+  }
   if (stage().partitions_parameters())
     group.weights = StateTensor::zeros(partition, param.options(), params_swap);
   if (param.dtype() != fp32.dtype())
@@ -102,7 +138,7 @@ void ZeroOptimizer::add_state(Group& group) {
 }
 
 void ZeroOptimizer::add_pieces(Group& group) {
-  const torch::Tensor gradient = my_gradients(group);
+  const torch::Tensor sums = my_sums(group);
   for (const Fragment& f : group.layout.fragments(group.partitions->rank())) {
     const auto mine = [&](const StateTensor& flat) {
       return flat.narrow(f.partition_start, f.numel);
@@ -120,17 +156,19 @@ void ZeroOptimizer::add_pieces(Group& group) {
     group.pieces.push_back({.param = f.param,
                             .param_start = f.param_start,
                             .partition_start = f.partition_start,
-                            .gradient = gradient.narrow(0, f.partition_start, f.numel),
+                            .gradient = group.gradient.narrow(0, f.partition_start, f.numel),
+                            .sum = sums.narrow(0, f.partition_start, f.numel),
                             .weight = weight,
-                            .master = group.master.defined() ? mine(group.master) : weight,
-                            .exp_avg = mine(group.exp_avg),
-                            .exp_avg_sq = mine(group.exp_avg_sq)});
+                            .master = group.master.defined() ? mine(group.master) : weight});
+    for (const StateTensor& state : group.states) group.pieces.back().states.push_back(mine(state));
   }
   if (swap_) return;
-  for (const Piece& p : group.pieces)
-    group.in_memory.push_back({p.master.tensor(), p.gradient, p.exp_avg.tensor(),
-                               p.exp_avg_sq.tensor(),
-                               group.master.defined() ? p.weight.tensor() : torch::Tensor()});
+  for (const Piece& p : group.pieces) {
+    Optimizer::Tensors& own = group.in_memory.emplace_back(
+        Optimizer::Tensors{.weight = p.master.tensor(), .gradient = p.gradient});
+    for (const StateTensor& state : p.states) own.states.push_back(state.tensor());
+    if (group.master.defined()) own.rounded = p.weight.tensor();
+  }
 }
 
 void ZeroOptimizer::shard_params() {
@@ -177,25 +215,31 @@ void ZeroOptimizer::step(double lr, double grad_norm, double loss_scale) {
   const double clip = max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
   c10::NoGradGuard no_grad;
   for (const Group& group : groups_) {
-    const auto update = [&](const std::vector<AdamwTensors>& pieces) {
-      adamw_step(pieces, config_.adam, steps, lr, group.weight_decay, clip / loss_scale);
-    };
+    const Optimizer& optimizer = *group.optimizer;
+    Optimizer::Step step{steps, lr * optimizer.lr_scale(), group.weight_decay, clip / loss_scale};
+    if (group.matrices) {
+      for (const Optimizer::Tensors& piece : group.in_memory) optimizer.prepare(piece, step);
+      if (swap_)
+        sweep(group, Use::None, Use::None, Use::Update,
+              [&](const Optimizer::Tensors& piece) { optimizer.prepare(piece, step); });
+      group.matrices->update(step);
+      step.gradient_scale = 1;
+    }
     if (!swap_) {
-      update(group.in_memory);
+      optimizer.step(group.in_memory, step);
       continue;
     }
-    const bool copies = group.master.defined();
-    sweep(group, copies ? Use::Write : Use::Update, Use::Update, Use::Update, [&](const Window& w) {
-      update(
-          {{w.master, w.gradient, w.exp_avg, w.exp_avg_sq, copies ? w.weight : torch::Tensor()}});
-    });
+    sweep(group, group.master.defined() ? Use::Write : Use::Update, Use::Update,
+          group.matrices ? Use::None : Use::Update,
+          [&](const Optimizer::Tensors& piece) { optimizer.step({piece}, step); });
   }
   clear_gradients();
   gather_params();
 }
 
 void ZeroOptimizer::params_from_masters() {
-  sweep_masters(Use::Write, Use::Read, [](const Window& w) { w.weight.copy_(w.master); });
+  sweep_masters(Use::Write, Use::Read,
+                [](const Optimizer::Tensors& t) { t.rounded.copy_(t.weight); });
   gather_params();
 }
 
@@ -209,12 +253,10 @@ void ZeroOptimizer::sweep_masters(Use weights, Use masters, const Work& work) {
 
 // Calls work(window) for all elements of all pieces, in order. Windows of tensors that always lie
 // in memory are cut from the piece, others from the block.
-void ZeroOptimizer::sweep(const Group& group, Use weights, Use masters, Use moments,
+void ZeroOptimizer::sweep(const Group& group, Use weights, Use masters, Use states,
                           const Work& work) {
-  const std::vector<Streamer::Stream> streams{{group.weights, weights},
-                                              {group.master, masters},
-                                              {group.exp_avg, moments},
-                                              {group.exp_avg_sq, moments}};
+  std::vector<Streamer::Stream> streams{{group.weights, weights}, {group.master, masters}};
+  for (const StateTensor& state : group.states) streams.push_back({state, states});
   streamer_.sweep(streams, group.layout.partition_numel(), [&](const Streamer::Block& block) {
     for (const Piece& piece : group.pieces) {
       const int64_t from = std::max(piece.partition_start, block.begin),
@@ -228,11 +270,10 @@ void ZeroOptimizer::sweep(const Group& group, Use weights, Use masters, Use mome
         return t.defined() ? t.narrow(0, from - block.begin, to - from) : t;
       };
       const torch::Tensor weight = group.weights.defined() ? part(0) : own(piece.weight.tensor());
-      work({.gradient = own(piece.gradient),
-            .weight = weight,
-            .master = group.master.defined() ? part(1) : weight,
-            .exp_avg = part(2),
-            .exp_avg_sq = part(3)});
+      Optimizer::Tensors window{.weight = weight, .gradient = own(piece.gradient)};
+      if (group.master.defined()) window.weight = part(1), window.rounded = weight;
+      for (size_t i = 2; i < streams.size(); ++i) window.states.push_back(part(i));
+      work(window);
     }
   });
 }

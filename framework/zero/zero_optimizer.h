@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <deque>
 #include <functional>
 #include <optional>
@@ -7,8 +8,8 @@
 
 #include "framework/comm/process_grid.h"
 #include "framework/config/engine_config.h"
-#include "framework/kernels/adamw_sweeps.h"
 #include "framework/pipeline/unit_runner.h"
+#include "framework/zero/exact_sum.h"
 #include "framework/zero/gradient_sum.h"
 #include "framework/zero/offload/streamer.h"
 #include "framework/zero/param_group.h"
@@ -17,17 +18,20 @@
 
 namespace anymesh {
 
-// AdamW with its state partitioned over the data-parallel group, as the stage says (stage.h).
+// An optimizer (optim/optimizer.h) with its state partitioned over the data-parallel group, as the
+// stage says (stage.h).
 //
 // Parameters form groups, with weight decay, without it, and experts, in DeepSpeed's layouts and
 // order (param_group.h), so that a save writes the state as it is, in memory or offloaded to disk.
+// Each group has one optimizer; Muon makes two out of a group with matrices and others.
 // Gradients are summed in fp32 (float64 for float64 models), whatever the parameters' dtype. An
 // fp32 parameter is its own fp32 master. Parameters come without memory (ParamSpec); at stage 3 a
 // rank allocates only its fragments of them.
 //
-// Every sum over dp is folded in rank order. Stages 0 and 1 sum micro-batches first and ranks
-// second, stages 2 and 3 the other way round. All bits agree within each pair and, with one
-// micro-batch, across all four stages. The two uses of a tied weight are added last.
+// With --same-bits, gradients are summed exactly (exact_sum.h). Otherwise every sum over dp is
+// folded in rank order. Stages 0 and 1 sum micro-batches first and ranks second, stages 2 and 3 the
+// other way round. All bits agree within each pair and, with one micro-batch, across all four
+// stages. The two uses of a tied weight are added last.
 class ZeroOptimizer final : public UnitObserver {
  public:
   using Group = ParamGroup;
@@ -48,6 +52,12 @@ class ZeroOptimizer final : public UnitObserver {
   // with a non-finite gradient local_square_sum() is not finite.
   double reduce_gradients();
   double local_square_sum() const { return local_square_sum_; }
+
+  // Call this before the first backward of a step over `samples`, whose gradients are `loss_scale`
+  // times too large.
+  void begin_step(double loss_scale, int64_t samples) {
+    if (exact_) exact_->begin(loss_scale, samples);
+  }
 
   // Clips, updates this rank's partition, clears the gradients and gathers the parameters. The
   // gradients and `grad_norm` are `loss_scale` times too large.
@@ -93,7 +103,9 @@ class ZeroOptimizer final : public UnitObserver {
   int64_t in_flight_bytes() const;
   int64_t offload_buffer_bytes() const { return streamer_.allocated_bytes(); }
 
-  int64_t steps = 0;  // Adam's step count
+  const Optimizer& optimizer() const { return *optimizer_; }
+
+  int64_t steps = 0;  // made so far
 
  private:
   // Elements of each partition sent at a time, and elements of a gradient bucket.
@@ -104,30 +116,28 @@ class ZeroOptimizer final : public UnitObserver {
   struct SecondUse {
     const Group& group;
     size_t param;
-    torch::Tensor sums;                    // the same elements as gradient_of(group, param)
+    torch::Tensor sums;                    // the same elements as sum_of(group, param)
     GradientSum* whole_sum;                // stages 0 and 1: adds to `sums`
     std::optional<GradientBucket> bucket;  // stages 2 and 3: adds to `sums`
   };
-  // The part of a piece that a sweep has in memory. Tensors that the sweep does not use are
-  // undefined.
-  struct Window {
-    torch::Tensor gradient, weight, master, exp_avg, exp_avg_sq;
-  };
+  // Works on the part of a piece that a sweep has in memory. Tensors that the sweep does not use
+  // are undefined. `rounded` is the weight of a group that has masters.
+  using Work = std::function<void(const Optimizer::Tensors&)>;
   using Use = Streamer::Use;
-  using Work = std::function<void(const Window&)>;
 
   void add_frozen(const ParamSpec& spec);
-  void add_group(double weight_decay, const std::vector<ParamSpec>& all,
-                 const std::function<bool(const ParamSpec&)>& has);
+  void add_groups(double weight_decay, const std::vector<ParamSpec>& all,
+                  const std::function<bool(const ParamSpec&)>& has);
+  void add_group(double weight_decay, const Optimizer& optimizer, std::vector<ParamSpec> params);
   void add_state(Group& group);
   void add_pieces(Group& group);
   void whole_gradients(const Group& group);
   void bucketed_gradients(Group& group);
   void shard_params();
 
-  torch::Tensor my_gradients(const Group& group) const;
-  torch::Tensor gradient_of(const Group& group, size_t param) const;
-  void sweep(const Group& group, Use weights, Use masters, Use moments, const Work& work);
+  torch::Tensor my_sums(const Group& group) const;
+  torch::Tensor sum_of(const Group& group, size_t param) const;
+  void sweep(const Group& group, Use weights, Use masters, Use states, const Work& work);
   void sweep_masters(Use weights, Use masters, const Work& work);
   void reduce_whole_gradients();
   void add_tied_gradients();
@@ -138,7 +148,10 @@ class ZeroOptimizer final : public UnitObserver {
 
   const ProcessGrid& grid_;
   ZeroConfig config_;
+  const std::shared_ptr<const Optimizer> optimizer_;
+  std::optional<ExactSum> exact_;  // of --same-bits
   CommPtr alone_;
+  std::array<CommPtr, 2> holders_;  // of dense parameters and of experts, if matrices are seen
   std::shared_ptr<SwapFile> swap_;  // null if all state is in memory
   Streamer streamer_;
   std::vector<Group> groups_;

@@ -61,20 +61,25 @@ ParallelAttention::ParallelAttention(const StageParams& params, const std::strin
       layer_(static_cast<uint32_t>(layer)),
       dropout_(config.attention_dropout),
       positions_(positions),
-      query_key_value_(params.column_parallel(name + ".query_key_value")),
+      query_key_value_{params.column_parallel(name + ".query_key_value"),
+                       params.adapter({{name + ".q_proj", group_size_ * head_dim_},
+                                       {name + ".k_proj", head_dim_},
+                                       {name + ".v_proj", head_dim_}},
+                                      DropoutSite::QueryKeyValueAdapter, groups_)},
       head_norms_{.q = params.norm(name + ".q_layernorm"),
                   .k = params.norm(name + ".k_layernorm"),
                   .all_heads = config.qk_layernorm_all_heads,
                   .tp = params.tp()},
-      dense_(params.row_parallel(name + ".dense")) {}
+      dense_{params.row_parallel(name + ".dense"),
+             params.adapter({{name + ".o_proj", config.hidden_size}}, DropoutSite::DenseAdapter)} {}
 
 torch::Tensor ParallelAttention::forward(const torch::Tensor& hidden, const LayerContext& context,
                                          Mix mix) const {
   const torch::Tensor qkv =
       normed(query_key_value_
-                 .forward(hidden)                                        // [b, s, (n+2k)d/t]
+                 .forward(hidden, context.dropout)                       // [b, s, (n+2k)d/t]
                  .unflatten(2, {groups_, group_size_ + 2, head_dim_}));  // [b, s, k/t, n/k+2, d]
-  return dense_.forward(mix ? mix(*this, qkv) : attend(qkv, context));
+  return dense_.forward(mix ? mix(*this, qkv) : attend(qkv, context), context.dropout);
 }
 
 torch::Tensor ParallelAttention::normed(const torch::Tensor& qkv) const {

@@ -60,9 +60,9 @@ class ParallelAttention {
   uint32_t layer_;
   double dropout_;
   RelativePositions positions_;
-  ColumnParallelLinear query_key_value_;
+  Adapted<ColumnParallelLinear> query_key_value_;
   HeadNorms head_norms_;
-  RowParallelLinear dense_;
+  Adapted<RowParallelLinear> dense_;
 };
 
 }  // namespace anymesh

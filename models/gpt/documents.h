@@ -28,8 +28,11 @@ struct LayerContext {
 
 LayerContext layer_context(const MicroBatch& batch, const GptConfig& config);
 
-// The mean over the tokens that count, of losses [b, s]. A micro-batch without any has loss 0.
-torch::Tensor mean_loss(const torch::Tensor& losses, const MicroBatch& batch,
+// The mean over the tokens that count, of losses [b, s]. A micro-batch without any has loss 0. Or
+// that mean for each sample, [b], summed as if it were alone.
+torch::Tensor mean_loss(const torch::Tensor& losses, const torch::Tensor& inputs,
                         const GptConfig& config);
+torch::Tensor mean_losses(const torch::Tensor& losses, const torch::Tensor& inputs,
+                          const GptConfig& config);
 
 }  // namespace anymesh

@@ -56,7 +56,7 @@ torch::Tensor Experts::forward(const torch::Tensor& hidden, const LayerContext& 
     y = BesideLoss::apply(y, routes.loss, context.loss_scale);
   if (!ep_.whole) y = leave_tensor_parallel(y, tp_);
   if (!shared_) return y;
-  torch::Tensor shared = shared_->forward(hidden);
+  torch::Tensor shared = shared_->forward(hidden, context.dropout);
   if (shared_gate_.defined()) shared = shared * at::sigmoid(blocked_linear(hidden, shared_gate_));
   return y + shared;
 }

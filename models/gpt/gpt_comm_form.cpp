@@ -26,7 +26,7 @@ class ClosedForm {
     pipeline();
     data_parallel();
     tied_embedding();
-    add("world", "all_reduce", 1, 8);  // the gradient norm
+    add("world", "all_reduce", 1, exact ? 4 * 8 : 8);  // the gradient norm
   }
 
   CommForm form;
@@ -47,7 +47,10 @@ class ClosedForm {
   const int64_t h = c.hidden_size, e = k.element_bytes;
   const int64_t tokens = k.micro_batch_size * c.seq_length;
   const int64_t hidden = tokens * h * e;  // b s h, in bytes
-  const int64_t table = padded_vocab_size(c, k.mesh.tp_size) / t * h;
+  const bool exact = k.same_bits > 0;
+  const int64_t g = exact ? 8 : 4;  // bytes of a gradient's sum
+  const int64_t table =
+      padded_vocab_size(c, std::max(k.mesh.tp_size, static_cast<int>(k.same_bits))) / t * h;
   const GptStage stage;
   const bool first = stage.first, last = stage.last, tied;
   const int layers = stage.range.end - stage.range.begin;
@@ -103,7 +106,9 @@ class ClosedForm {
     const int64_t enter_forward = m * forwards * (regions + last),
                   leave_forward = m * (forwards * regions + first),
                   enter_backward = m * (regions + last), leave_backward = m * (regions + first);
-    if (k.sequence_parallel) {
+    if (exact) {
+      fixed_maps(forwards);
+    } else if (k.sequence_parallel) {
       add("tp", "all_gather", enter_forward + leave_backward, hidden);
       add("tp", "reduce_scatter", leave_forward + enter_backward, hidden);
     } else {
@@ -114,7 +119,27 @@ class ClosedForm {
     gradient_sums();
     token_exchanges(forwards);
     expert_tokens();
-    if (last) add("tp", "all_reduce", 3 * m * forwards, tokens * 4);  // cross entropy
+    if (last) cross_entropy(m * forwards);
+  }
+
+  // Sums of row-parallel products and of column-parallel inputs' gradients are exchanged in fp32,
+  // each rank adds its share of them, and these are gathered. The embedding's sum is exact anyway.
+  void fixed_maps(int64_t forwards) {
+    const int64_t sums = m * (forwards * regions + regions + last), share = tokens * h / t;
+    if (k.sequence_parallel) {
+      add("tp", "all_to_all", sums, 4 * tokens * h);
+      add("tp", "all_gather", m * (forwards * (regions + last) + regions + first), hidden);
+      add("tp", "reduce_scatter", m * first, hidden);
+    } else {
+      add("tp", "all_to_all", sums, 4 * t * share);
+      add("tp", "all_gather", sums, e * t * share);
+      add("tp", "all_reduce", m * first, hidden);
+    }
+  }
+
+  void cross_entropy(int64_t times) {
+    add("tp", "all_reduce", (exact ? 2 : 3) * times, tokens * 4);
+    if (exact) add("tp", "all_gather", times, k.same_bits * tokens * 4);
   }
 
   // Each way of the tokens is an exchange in the forward and one in the backward. The numbers of
@@ -162,14 +187,14 @@ class ClosedForm {
     if (t == 1 || numel == 0) return;
     CommSum& sum = form[{"tp", "all_reduce"}];
     for (int64_t r = 0; r < d; ++r) sum.calls += has_sums(r);
-    sum.bytes += numel * 4 * (k.zero_stage == 0 ? d : 1);  // or the partitions, all together
+    sum.bytes += numel * g * (k.zero_stage == 0 ? d : 1);  // or the partitions, all together
   }
 
   void pipeline() {
     const int64_t part = k.sequence_parallel ? hidden / t : hidden;
     if (!last) add("pp", "exchange", m, part);
     if (!first) add("pp", "exchange", m, part);
-    add("pp", "broadcast", 1, 8);  // the loss
+    add("pp", "broadcast", exact ? 2 : 1, 8);  // the loss
   }
 
   int64_t numel(Kind kind) const {
@@ -190,20 +215,21 @@ class ClosedForm {
 
   void data_parallel() {
     const int z = k.zero_stage;
-    add("dp", "all_reduce", 1, 8);  // the loss
+    if (!exact) add("dp", "all_reduce", 1, 8);  // the loss
+    if (exact && last) add("dp", "all_gather", 1, d * m * k.micro_batch_size * 8);
     for (const Kind kind : kKinds) {
       const std::string group = replicas(kind == Kind::kExperts);
       const int64_t n = numel(kind), ranks = group_size(group), flat = rounded_up(n, 2 * ranks);
       if (n == 0) continue;
-      if (z == 0) add(group, "all_reduce", 1, rounded_up(n, 2) * 4);
-      if (z == 1) add(group, "reduce_scatter", 1, flat * 4);
-      if (z >= 2) add_all(group, "reduce_scatter", m * buckets(kind), m * n * e);
+      if (z == 0) add(group, "all_reduce", 1, rounded_up(n, 2) * g);
+      if (z == 1) add(group, "reduce_scatter", 1, flat * g);
+      if (z >= 2) add_all(group, "reduce_scatter", m * buckets(kind), m * n * (exact ? g : e));
       if (z == 1 || z == 2) add_all(group, "all_gather", windows(flat / ranks), flat * e);
     }
     const bool twice = tied && first && last;
-    if (z == 0 && twice) add("dp", "all_reduce", 1, table * 4);
-    if (z == 1 && twice) add("dp", "reduce_scatter", 1, table * 4);
-    if (z >= 2 && twice) add("dp", "reduce_scatter", m, table * e);
+    if (z == 0 && twice) add("dp", "all_reduce", 1, table * g);
+    if (z == 1 && twice) add("dp", "reduce_scatter", 1, table * g);
+    if (z >= 2 && twice) add("dp", "reduce_scatter", m, table * (exact ? g : e));
     if (z == 3) gather_units(twice);
   }
 
@@ -226,8 +252,8 @@ class ClosedForm {
 
   void tied_embedding() {
     if (!tied || p == 1 || !(first || last)) return;
-    if (k.zero_stage >= 1) add_all("dp", "all_reduce", windows(table), table * 4);
-    add("embedding", "all_reduce", 1, table * 4);
+    if (k.zero_stage >= 1) add_all("dp", "all_reduce", windows(table), table * g);
+    add("embedding", "all_reduce", 1, table * g);
   }
 };
 

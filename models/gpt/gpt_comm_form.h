@@ -28,6 +28,7 @@ struct StepShape {
   int64_t micro_batch_size = 1;  // b
   int64_t element_bytes = 4;     // of a weight and of an activation: e
   bool sequence_parallel = false, activation_checkpointing = false;
+  int64_t same_bits = 0;  // --same-bits: blocks
 };
 
 struct CommSum {

@@ -10,6 +10,7 @@
 #include "framework/config/require.h"
 #include "framework/util/format.h"
 #include "framework/util/parse_number.h"
+#include "models/gpt/lora.h"
 
 namespace anymesh {
 namespace {
@@ -67,6 +68,15 @@ void check_positions(const GptConfig& gpt) {
           " elements rotates ", gpt.rotary_width(), " of them, which must be even and at least 2");
 }
 
+void check_adapters(const GptConfig& gpt) {
+  lora_targets(gpt);  // throws
+  require(gpt.lora_rank == 0 || !gpt.moe_router_enable_expert_bias ||
+              gpt.moe_router_bias_update_rate == 0,
+          with("--lora-rank", gpt.lora_rank), " trains nothing but adapters, got ",
+          with("--moe-router-bias-update-rate", gpt.moe_router_bias_update_rate),
+          ", which changes the routers; give --moe-router-bias-update-rate 0");
+}
+
 void check_documents(const GptConfig& gpt) {
   require(
       !gpt.reset_position_ids || gpt.learned_positions() || gpt.rotary(),
@@ -112,13 +122,42 @@ void check_expert_mesh(const GptConfig& gpt, const ParallelConfig& parallel) {
   require(parallel.ep == 1 || gpt.num_experts % parallel.ep == 0, ep, " must divide ", count);
 }
 
+void check_same_bits(const GptConfig& gpt, const Config& config) {
+  const int blocks = config.parallel.same_bits;
+  if (blocks == 0) return;
+  const std::string given = with("--same-bits", blocks);
+  require(gpt.num_experts <= 1, given,
+          " is for dense models: experts' tokens are added in an order "
+          "that depends on the mesh (",
+          with("--num-experts", gpt.num_experts), ")");
+  require(gpt.lora_rank == 0, given, " is for whole models, got ",
+          with("--lora-rank", gpt.lora_rank));
+  require(!gpt.qk_layernorm && !gpt.qk_layernorm_all_heads, given,
+          " is for heads without norms of their own, got "
+          "--qk-layernorm");
+  require(gpt.activation() != GptConfig::Activation::kGeluErf, given,
+          " needs the tanh GELU of --bias-gelu-fusion, --swiglu, --geglu or --relu, since the "
+          "erf GELU depends on where vectors begin");
+  const std::string width = " must be divisible by ";
+  for (const auto& [flag, size] :
+       {std::pair("--hidden-size", gpt.hidden_size), {"--kv-channels", gpt.head_dim()}})
+    require(size % 16 == 0, given, ": ", with(flag, size), width, "16");
+  for (const auto& [flag, size] :
+       {std::pair("--ffn-hidden-size", gpt.ffn_size()),
+        {"--num-attention-heads x --kv-channels", gpt.num_attention_heads * gpt.head_dim()},
+        {"the rows of queries, keys and values",
+         (gpt.num_attention_heads + 2 * gpt.key_value_heads()) * gpt.head_dim()}})
+    require(size % blocks == 0, given, ": ", with(flag, size), width, blocks, " blocks");
+}
+
 // Models of others may have such a router, and go on.
 void check_new_router(const GptConfig& gpt, const std::string& load) {
   require(!load.empty() || gpt.num_experts <= 1 || gpt.moe_router_topk > 1 ||
               gpt.moe_router_pre_softmax || gpt.moe_router_score_function == "sigmoid",
           with("--moe-router-topk", gpt.moe_router_topk),
           " needs --moe-router-pre-softmax: a softmax over one score is always 1, and the "
-          "router would learn nothing. A model that has such a router needs --load");
+          "router would learn nothing. A model that has such a router needs --load or "
+          "--pretrained-checkpoint");
 }
 
 }  // namespace
@@ -164,6 +203,7 @@ GptConfig resolved(GptConfig gpt) {
   gpt.use_rotary_position_embeddings = gpt.rotary();
   gpt.add_position_embedding = gpt.learned_positions();
   if (!gpt.alibi()) gpt.position_embedding_type = "absolute";
+  gpt.lora_target = lora_targets(gpt);
   return gpt;
 }
 
@@ -179,6 +219,7 @@ void validate(const GptConfig& gpt) {
   check_architecture(gpt);
   check_experts(gpt);
   check_positions(gpt);
+  check_adapters(gpt);
 }
 
 void validate(const Config& config, const GptConfig& gpt, int world_size) {
@@ -187,7 +228,8 @@ void validate(const Config& config, const GptConfig& gpt, int world_size) {
   check_documents(gpt);
   check_mesh(gpt, config.parallel);
   check_expert_mesh(gpt, config.parallel);
-  check_new_router(gpt, config.checkpoint.load);
+  check_same_bits(gpt, config);
+  check_new_router(gpt, config.checkpoint.load + config.checkpoint.pretrained_checkpoint);
 }
 
 int64_t padded_vocab_size(const GptConfig& gpt, int tp) {

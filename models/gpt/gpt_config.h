@@ -90,6 +90,12 @@ struct GptConfig {
   int original_max_position_embeddings = 0;
   double beta_fast = 32, beta_slow = 1;
 
+  // Adapters, see lora.h
+  int lora_rank = 0;  // 0: none; else nothing but them is trained
+  Number lora_alpha = 8;
+  std::vector<std::string> lora_target;  // empty = q_proj v_proj; see lora_targets()
+  double lora_dropout = 0;
+
   int head_dim() const {
     return kv_channels != 0 ? kv_channels : hidden_size / num_attention_heads;
   }

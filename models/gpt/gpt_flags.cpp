@@ -13,6 +13,7 @@ constexpr const char* kExperts = "--num-experts above 1";
 constexpr const char* kRotary =
     "--use-rotary-position-embeddings or --position-embedding-type rope";
 constexpr const char* kStretched = "--rope-type yarn or dynamic";
+constexpr const char* kAdapterFlags[] = {"lora-rank", "lora-alpha", "lora-target"};
 const FlagRule kDocuments{.excludes = {"--mock-data, whose text has no documents"},
                           .decides = kTraining};
 
@@ -148,6 +149,21 @@ void add_position_flags(FlagTable& flags, GptConfig& gpt) {
             {.above = 0, .needs = {"--rope-type yarn"}});
 }
 
+void add_lora_flags(FlagTable& flags, GptConfig& gpt) {
+  flags.group("Low-rank adapters (LoRA)");
+  flags.add("lora-rank", gpt.lora_rank,
+            "train matrices of this rank beside those of --lora-target, and nothing else; 0: none",
+            {.least = 0, .excludes = {"--freeze"}});
+  flags.add("lora-alpha", gpt.lora_alpha, "what they add is multiplied by this / --lora-rank",
+            {.above = 0, .needs = {"--lora-rank"}});
+  flags.add("lora-target", gpt.lora_target,
+            "which of q_proj k_proj v_proj o_proj gate_proj up_proj down_proj, or all-linear; or "
+            "Megatron's query_key_value dense dense_h_to_4h dense_4h_to_h",
+            {.shown = "q_proj v_proj", .needs = {"--lora-rank"}});
+  flags.add("lora-dropout", gpt.lora_dropout, "of what they read",
+            {.least = 0, .below = 1, .needs = {"--lora-rank"}, .decides = kTraining});
+}
+
 std::vector<std::string> flags_that_decide(Decides what) {
   GptConfig gpt;
   FlagTable flags("", "");
@@ -163,7 +179,15 @@ std::vector<std::string> model_flags(const GptConfig& gpt) {
   std::vector<std::string> flags = flags_that_decide(kModel);
   if (!gpt.learned_positions()) std::erase(flags, "max-position-embeddings");
   if (gpt.gated() || gpt.relu) std::erase(flags, "no-bias-gelu-fusion");
+  for (const char* flag : kAdapterFlags) std::erase(flags, flag);
+  if (gpt.lora_rank == 0) flags.emplace_back(kAdapterFlags[0]);
   return flags;
+}
+
+// The flags of the parameters that the model trains beside a frozen base.
+std::vector<std::string> adapter_flags(const GptConfig& gpt) {
+  if (gpt.lora_rank == 0) return {};
+  return {std::begin(kAdapterFlags), std::end(kAdapterFlags)};
 }
 
 // Queries, keys and values, and what enters the MLP's non-linearity. Experts are left out, since
@@ -220,6 +244,7 @@ void add_flags(FlagTable& flags, GptConfig& gpt) {
   add_architecture_flags(flags, gpt);
   add_expert_flags(flags, gpt);
   add_position_flags(flags, gpt);
+  add_lora_flags(flags, gpt);
   flags.group("Documents in a sample");
   flags.add("reset-position-ids", gpt.reset_position_ids,
             "count positions from the beginning of each document", kDocuments);
@@ -237,8 +262,10 @@ ModelFacts model_facts(const GptConfig& gpt, int tp) {
           .kept_input = gpt.hidden_size,
           .kept_inside = kept_inside(gpt),
           .flags = model_flags(gpt),
+          .adapter_flags = adapter_flags(gpt),
           .training_flags = training_flags(gpt),
-          .all_stages_read_tokens = gpt.separates_documents(),
+          .all_stages_read_data = gpt.separates_documents(),
+          .keeps_bits = true,
           .gpu_note =
               gpt.attention_dropout == 0
                   ? ""

@@ -14,7 +14,7 @@ GptModel::GptModel(const GptConfig& config, const ProcessGrid& grid, torch::Dtyp
                    int64_t micro_batch_size, uint64_t seed, bool sequence_parallel)
     : config_(config),
       grid_(grid),
-      tp_{grid.tp, sequence_parallel},
+      tp_{grid.tp, sequence_parallel, grid.same_bits.blocks},
       options_(torch::dtype(dtype).device(grid.device)),
       micro_batch_size_(micro_batch_size),
       stage_(config, grid.topology.pp_size, grid.coord.pp) {
@@ -51,9 +51,10 @@ torch::Tensor GptModel::forward(const torch::Tensor& input, const MicroBatch& ba
   if (!stage_.last) return hidden;
   return runner_.run(unit, hidden, [this, batch](const torch::Tensor& h) {
     if (!batch.labels.defined()) return logits(h);
-    return mean_loss(
-        vocab_parallel_cross_entropy(logits(h), batch.labels, config_.vocab_size, grid_.tp), batch,
-        config_);
+    const torch::Tensor losses =
+        vocab_parallel_cross_entropy(logits(h), batch.labels, config_.vocab_size, tp_);  // [b, s]
+    return grid_.same_bits.blocks > 0 ? mean_losses(losses, batch.inputs, config_)
+                                      : mean_loss(losses, batch.inputs, config_);
   });
 }
 
@@ -101,24 +102,29 @@ torch::Tensor GptModel::empty_hidden() const {
 
 torch::Tensor GptModel::embed(const MicroBatch& batch, const torch::Tensor& positions,
                               int64_t first) const {
-  torch::Tensor hidden = word_embeddings_->forward(batch.tokens);  // [b, s, h]
+  torch::Tensor hidden = word_embeddings_->forward(batch.inputs);  // [b, s, h]
   if (config_.apply_embedding_scaling)
     hidden = hidden * std::sqrt(static_cast<double>(config_.hidden_size));
   if (word_embeddings_norm_.weight.defined()) hidden = norm(hidden, word_embeddings_norm_);
-  if (position_embeddings_.defined())
-    hidden = hidden + position_rows(positions, first, hidden.size(1));
+  if (position_embeddings_.defined()) hidden = hidden + position_rows(positions, first, hidden);
   return dropout(hidden, config_.hidden_dropout, batch.dropout, {0, DropoutSite::Embedding},
                  tp_.first_element(hidden));
 }
 
 torch::Tensor GptModel::position_rows(const torch::Tensor& positions, int64_t first,
-                                      int64_t count) const {
-  const int64_t offset = config_.position_embedding_offset,
+                                      const torch::Tensor& hidden) const {
+  const int64_t offset = config_.position_embedding_offset, count = hidden.size(1),
                 part = tp_.sequence_part() * count;  // where this rank's part begins
-  if (!positions.defined()) return position_embeddings_.narrow(0, offset + first + part, count);
-  // Gradients of rows are sparse, so that those that occur often are summed in fp32.
-  return at::embedding(position_embeddings_, positions.narrow(1, part, count) + offset,
-                       /*padding_idx=*/-1, /*scale_grad_by_freq=*/false, /*sparse=*/true);
+  if (!positions.defined() && tp_.blocks == 0)
+    return position_embeddings_.narrow(0, offset + first + part, count);
+  const torch::Tensor rows =
+      positions.defined()
+          ? positions.narrow(1, part, count)
+          : at::arange(first + part, first + part + count).expand({hidden.size(0), count});
+  // Gradients of rows are sparse, so that those that occur often are summed in fp32, and with
+  // --same-bits each by itself.
+  return at::embedding(position_embeddings_, rows + offset, /*padding_idx=*/-1,
+                       /*scale_grad_by_freq=*/false, /*sparse=*/true);
 }
 
 torch::Tensor GptModel::logits(const torch::Tensor& hidden) const {

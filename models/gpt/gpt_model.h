@@ -38,7 +38,8 @@ class GptModel final : public StageModule {
   const ProcessGrid& grid() const { return grid_; }
 
  private:
-  torch::Tensor position_rows(const torch::Tensor& positions, int64_t first, int64_t count) const;
+  torch::Tensor position_rows(const torch::Tensor& positions, int64_t first,
+                              const torch::Tensor& hidden) const;
 
   GptConfig config_;
   const ProcessGrid& grid_;

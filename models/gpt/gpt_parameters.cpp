@@ -1,6 +1,10 @@
 #include "models/gpt/gpt_parameters.h"
 
+#include <cmath>
+#include <set>
 #include <utility>
+
+#include "models/gpt/lora.h"
 
 namespace anymesh {
 namespace {
@@ -10,7 +14,9 @@ using Sum = GptParameter::Sum;
 // Appends parameters of a layer. Names are without "2.".
 class Builder {
  public:
-  explicit Builder(const GptConfig& config) : c(config), h(config.hidden_size) {}
+  explicit Builder(const GptConfig& config) : c(config), h(config.hidden_size) {
+    for (const std::string& part : lora_targets(config)) adapted_.insert(part);
+  }
 
   std::vector<GptParameter> run() {
     const bool tied = !c.untie_embeddings_and_output_weights;
@@ -26,6 +32,7 @@ class Builder {
     if (c.learned_positions())
       add({.name = "position_embeddings.weight",
            .shape = {c.max_position_embeddings + c.position_embedding_offset, h},
+           .looked_up = true,
            .tp_sum = Sum::kOfSequence,
            .std = c.init_method_std});
     for (int i = 0; i < c.num_layers; ++i) {
@@ -58,6 +65,7 @@ class Builder {
     parameter.other_name = other_prefix_ + parameter.name;
     parameter.name.insert(0, prefix_);
     parameter.layer = layer_;
+    parameter.frozen = c.lora_rank > 0;
     list_.push_back(std::move(parameter));
   }
 
@@ -96,22 +104,47 @@ class Builder {
     add({.name = name + "bias", .shape = {out}, .weight_decay = false, .tp_sum = Sum::kOfSequence});
   }
 
+  // The adapter of a matrix [out, in] that tp cuts along `dim`, if it has one. A normal distribution
+  // has the deviation of PEFT's uniform one, 1 / sqrt(3 in), and B begins with zeros. A rank's part
+  // of one of the two has a partial gradient of the other, which is whole.
+  void adapter(const std::string& part, int64_t in, int64_t out, int dim) {
+    if (!adapted_.contains(part.substr(part.rfind('.') + 1))) return;
+    const auto trained = [&](GptParameter matrix, bool is_cut) {
+      matrix.split_dim = is_cut ? dim : -1;
+      matrix.tp_sum = is_cut ? Sum::kNever : Sum::kAlways;
+      add(matrix);
+      list_.back().frozen = false;
+    };
+    trained({.name = part + ".lora_A.weight",
+             .shape = {c.lora_rank, in},
+             .std = 1 / std::sqrt(3 * static_cast<double>(in))},
+            dim == 1);
+    trained({.name = part + ".lora_B.weight", .shape = {out, c.lora_rank}}, dim == 0);
+  }
+
   void attention() {
     const int64_t d = c.head_dim(), queries = c.num_attention_heads * d,
                   keys = c.key_value_heads() * d;
     column_parallel("self_attention.query_key_value.", h, queries + 2 * keys, c.qkv_bias());
+    adapter("self_attention.q_proj", h, queries, 0);
+    adapter("self_attention.k_proj", h, keys, 0);
+    adapter("self_attention.v_proj", h, keys, 0);
     if (c.qk_layernorm)
       for (const auto& [name, width] : {std::pair("q", queries), {"k", keys}})
         norm(std::string("self_attention.") + name + "_layernorm.",
              c.qk_layernorm_all_heads ? GptParameter{.shape = {width}, .split_dim = 0}
                                       : GptParameter{.shape = {d}, .tp_sum = Sum::kAlways});
     row_parallel("self_attention.dense.", queries, h, c.attention_output_bias());
+    adapter("self_attention.o_proj", queries, h, 1);
   }
 
   void mlp(const std::string& name, int64_t f) {
     const int matrices = c.gated() ? 2 : 1;
     column_parallel(name + "dense_h_to_4h.", h, f * matrices, c.add_bias_linear, matrices);
+    adapter(name + "gate_proj", h, f, 0);
+    adapter(name + "up_proj", h, f, 0);
     row_parallel(name + "dense_4h_to_h.", f, h, c.add_bias_linear);
+    adapter(name + "down_proj", f, h, 1);
   }
 
   void experts() {
@@ -145,6 +178,7 @@ class Builder {
   const int64_t h;
   int layer_ = 0;
   std::string prefix_, other_prefix_;
+  std::set<std::string> adapted_;  // parts of matrices that have adapters
   std::vector<GptParameter> list_;
 };
 

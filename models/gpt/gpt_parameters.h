@@ -22,7 +22,8 @@ namespace anymesh {
 //   <L+2>.<x>                               language_model.encoder.final_layernorm.<x>
 //   <L+3>.lm_head.weight, untied            language_model.output_layer.weight
 //
-// Initial weights are drawn by the first one. Every run loads both.
+// Initial weights are drawn by the first one. Every run loads both. An adapter's names stand beside
+// those of its matrix: "2.self_attention.q_proj.lora_A.weight" (lora.h).
 struct GptParameter {
   std::string name, other_name = {};
   std::vector<int64_t> shape;  // the whole tensor's, with the true vocabulary
@@ -30,7 +31,9 @@ struct GptParameter {
   int sub_params = 1;          // equal parts of that dim, each cut separately
   bool experts = false;        // dim 0 counts experts, which ep cuts
   bool vocabulary = false;     // dim 0 is the vocabulary, which is padded
+  bool looked_up = false;      // another table, whose rows are looked up
   bool weight_decay = true;
+  bool frozen = false;                              // not trained, as all beside --lora-rank's
   bool tied = false;                                // the first and the last stage both hold it
   bool buffer = false;                              // the model changes it itself
   enum class Sum { kNever, kOfSequence, kAlways };  // of the gradient, over tp: never, where each

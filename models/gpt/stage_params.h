@@ -2,11 +2,13 @@
 
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "framework/comm/process_grid.h"
 #include "framework/kernels/norm.h"
 #include "framework/tensor_parallel/layers.h"
+#include "framework/tensor_parallel/lora.h"
 #include "models/gpt/gpt_parameters.h"
 
 namespace anymesh {
@@ -24,6 +26,11 @@ class StageParams {
   torch::Tensor operator[](const std::string& name) const;
   ColumnParallelLinear column_parallel(const std::string& name) const;
   RowParallelLinear row_parallel(const std::string& name) const;
+  // The adapter of one matrix of a layer, whose rows on this rank are those of `parts` in each of
+  // `groups`: {"2.self_attention.q_proj", 64}. Not defined if no part has one. `site` is its
+  // dropout's.
+  LoraAdapter adapter(const std::vector<std::pair<std::string, int64_t>>& parts, DropoutSite site,
+                      int64_t groups = 1) const;
   // A LayerNorm, or one without mean and bias with --normalization rmsnorm.
   NormParams norm(const std::string& name) const;
 
@@ -41,6 +48,7 @@ class StageParams {
   const GptConfig& config_;
   ParamBuilder builder_;
   std::map<std::string, torch::Tensor> leaves_;
+  std::map<std::string, int64_t> parts_;  // sub_params
   torch::Tensor output_table_;
 };
 

@@ -29,8 +29,8 @@ torch::Tensor TransformerLayer::forward(const torch::Tensor& hidden, const Layer
   const auto [sum, normed] =
       parallel_ ? SumAndNorm{residual + attended, norm(residual, post_attention_layernorm_)}
                 : added_norm(residual, attended, post_attention_layernorm_);
-  const torch::Tensor mixed =
-      experts_ ? experts_->forward(normed, context) : mlp_->forward(normed);  // [b, s, h]
+  const torch::Tensor mixed = experts_ ? experts_->forward(normed, context)
+                                       : mlp_->forward(normed, context.dropout);  // [b, s, h]
   return sum + drop(mixed, context.dropout, DropoutSite::MlpOutput);
 }
 

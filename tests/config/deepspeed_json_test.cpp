@@ -54,9 +54,9 @@ TEST_F(DeepspeedJsonTest, EveryKeyReachesItsField) {
   EXPECT_EQ(config.engine.zero.stage, 1);
   EXPECT_TRUE(config.precision.bf16);
   EXPECT_EQ(config.engine.schedule.max_lr, 0.001);
-  EXPECT_EQ(config.engine.zero.adam.beta1, 0.8);
-  EXPECT_EQ(config.engine.zero.adam.beta2, 0.95);
-  EXPECT_EQ(config.engine.zero.adam.eps, 1e-6);
+  EXPECT_EQ(config.engine.zero.optimizer.adam.beta1, 0.8);
+  EXPECT_EQ(config.engine.zero.optimizer.adam.beta2, 0.95);
+  EXPECT_EQ(config.engine.zero.optimizer.adam.eps, 1e-6);
   EXPECT_EQ(config.engine.zero.weight_decay, 0.1);
   EXPECT_TRUE(config.checkpoint.universal_checkpoint);
   EXPECT_EQ(config.engine.tag_validation, TagValidation::Fail);
@@ -65,6 +65,28 @@ TEST_F(DeepspeedJsonTest, EveryKeyReachesItsField) {
                   "steps_per_print", "wall_clock_breakdown", "flops_profiler", "fp16.loss_scale",
                   "zero_optimization.overlap_comm", "zero_optimization.reduce_bucket_size",
                   "zero_optimization.offload_optimizer.pin_memory"));
+}
+
+TEST_F(DeepspeedJsonTest, OtherOptimizers) {
+  read(R"({"optimizer": {"type": "SGD", "params": {"lr": 0.1}}})");
+  EXPECT_EQ(config.engine.zero.optimizer.name, "sgd");
+  EXPECT_EQ(config.engine.zero.optimizer.sgd.momentum, 0);  // torch's default, not Megatron's
+}
+
+TEST_F(DeepspeedJsonTest, Lion) {
+  read(R"({"optimizer": {"type": "Lion", "params": {"betas": [0.8, 0.98]}}})");
+  EXPECT_EQ(config.engine.zero.optimizer.lion.beta1, 0.8);
+  EXPECT_EQ(config.engine.zero.optimizer.lion.beta2, 0.98);
+}
+
+TEST_F(DeepspeedJsonTest, Muon) {
+  read(R"({"optimizer": {"type": "Muon", "params": {"muon_lr": 0.04, "adam_lr": 0.002,
+           "momentum": 0.9, "betas": [0.9, 0.95]}}})");
+  EXPECT_EQ(config.engine.zero.optimizer.name, "muon");
+  EXPECT_EQ(config.engine.schedule.max_lr, 0.002);
+  EXPECT_EQ(config.engine.zero.optimizer.muon.lr_scale, 20);
+  EXPECT_EQ(config.engine.zero.optimizer.muon.momentum, 0.9);
+  EXPECT_EQ(config.engine.zero.optimizer.adam.beta2, 0.95);
 }
 
 TEST_F(DeepspeedJsonTest, RefusalsAreThoseOfTheList) {

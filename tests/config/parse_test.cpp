@@ -178,5 +178,38 @@ TEST_F(ParseTest, VersionNamesTheProgram) {
   EXPECT_THAT(read("--version").text, testing::MatchesRegex("pretrain_gpt [0-9.]+\n"));
 }
 
+TEST(OwnParts, HaveNoFlagsOfTheFrameworks) {
+  for (const auto& part :
+       {std::pair(OwnParts{.data = true},
+                  "--data-path x|--mock-data|--split 1,1|--tokenizer-type NullTokenizer|"
+                  "--vocab-file x|--tokenizer-model x|--vocab-size 3"),
+        {OwnParts{.schedule = true},
+         "--lr-decay-style cosine|--min-lr 0|--lr-decay-iters 3|--lr-warmup-iters 3|"
+         "--lr-warmup-fraction 0.1|--lr-wsd-decay-style linear|--lr-wsd-decay-samples 3"}}) {
+    const OwnParts& own = part.first;
+    const auto read = [&own](const std::string& text, const auto& check) {
+      Config config;
+      FlagTable flags("pretrain_vit", "description");
+      add_flags(flags, config, own);
+      const std::string run = own.data ? "" : " --data-path x";
+      check(parse(flags, config, words(text + " --lr 1e-3 --train-iters 3" + run)), config);
+    };
+    const auto ignore = [](const ParseResult&, const Config&) {};
+    for (const std::string_view flag : split(part.second, '|')) {
+      const std::string text(flag), name = text.substr(0, text.find(' '));
+      EXPECT_THAT(refusal([&] { read(text, ignore); }),
+                  testing::MatchesRegex(text + ": this program brings .* of its own.*; leave the "
+                                               "flag out"));
+      read("--help", [&](const ParseResult& result, const Config&) {
+        EXPECT_THAT(result.text, Not(HasSubstr("\n      " + name + " ")));
+      });
+      read("", [&](const ParseResult& result, const Config& config) {
+        for (const Setting& setting : result.settings) EXPECT_NE("--" + setting.flag, name);
+        EXPECT_NO_THROW(validate(config, 1));
+      });
+    }
+  }
+}
+
 }  // namespace
 }  // namespace anymesh

@@ -22,7 +22,7 @@ class CountingDataset final : public Dataset {
 
 TEST(BatchLoader, LabelsAreTheTokensOnePositionLater) {
   const BatchSlice slice{.micro_batch_size = 2, .dp_size = 2, .dp_rank = 1};
-  const TokenBatch batch = load_micro_batch(CountingDataset(), slice, 8, 1);
+  const TokenBatch batch = load_micro_batch(CountingDataset(), slice.samples(8, 1));
   EXPECT_THAT(batch.tokens, ElementsAre(1400, 1401, 1402, 1500, 1501, 1502));
   EXPECT_THAT(batch.labels, ElementsAre(1401, 1402, 1403, 1501, 1502, 1503));
 }
@@ -36,7 +36,7 @@ TEST(BatchLoader, EveryMeshReadsTheSameGlobalBatchInOrder) {
       for (int64_t m = 0; m < kGlobalBatch / run; ++m) {
         for (int64_t dp_rank = 0; dp_rank < dp_size; ++dp_rank) {
           const BatchSlice slice{micro_batch_size, dp_size, dp_rank};
-          const auto batch = load_micro_batch(CountingDataset(), slice, kConsumed, m);
+          const auto batch = load_micro_batch(CountingDataset(), slice.samples(kConsumed, m));
           ASSERT_EQ(batch.tokens.size(), static_cast<size_t>(3 * micro_batch_size));
           for (size_t i = 0; i < batch.tokens.size(); i += 3)
             order.push_back(batch.tokens[i] / 100);
@@ -51,7 +51,7 @@ TEST(BatchLoader, EveryMeshReadsTheSameGlobalBatchInOrder) {
 
 TEST(BatchLoader, RefusesToReadPastTheEnd) {
   const BatchSlice slice{.micro_batch_size = 2};
-  EXPECT_REFUSES(load_micro_batch(CountingDataset(), slice, 999, 0),
+  EXPECT_REFUSES(load_micro_batch(CountingDataset(), slice.samples(999, 0)),
                  "sample 1000 was asked for, but there are only 1000");
 }
 

@@ -45,7 +45,7 @@ torch::Tensor logits_of(GptModel& model, const ProcessGrid& grid, const torch::T
     hidden = model.empty_hidden();
     grid.pp->exchange({}, 0, hidden, grid.coord.pp - 1);
   }
-  const torch::Tensor out = model.forward(hidden, {.tokens = tokens}).contiguous();
+  const torch::Tensor out = model.forward(hidden, {.inputs = tokens}).contiguous();
   if (!grid.is_last_stage()) {
     grid.pp->exchange(out, grid.coord.pp + 1, {}, 0);
     return {};

@@ -5,7 +5,8 @@
 
 Each is saved by transformers, imported, and has transformers' logits here, on one rank and on tp 2 x pp 2, experts also on ep 2, and
 the tokens of its generate() at temperature 0. It is trained for two steps on four ranks and saved; what is exported from that
-checkpoint has the logits that it has here. One line per model; exits 1 if anything fails or a logit is off by more than TOLERANCE.
+checkpoint has the logits that it has here. Adapters of PEFT come in and go out again, alone and merged. One line per model; exits 1 if
+anything fails or a logit is off by more than TOLERANCE.
 """
 import dataclasses
 import json
@@ -17,6 +18,7 @@ import sys
 
 logging.disable(logging.WARNING)
 
+import peft
 import safetensors.torch
 import tokenizers
 import torch
@@ -105,6 +107,18 @@ MODELS = {
         num_experts=4, attention_bias=True, norm_topk_prob=True, pad_token_id=None), BF16),
 }
 
+ADAPTERS = {
+    # name: (model_type, its configuration, the LoRA's)
+    "llama, all-linear": ("llama", two, dict(target_modules="all-linear", lora_dropout=0.1)),
+    "qwen2, rslora": ("qwen2", two | tied, dict(target_modules=["q_proj", "v_proj", "up_proj"], use_rslora=True)),
+    "mixtral": ("mixtral", experts | dict(num_local_experts=4), dict(target_modules=r".*\.self_attn\.[qko]_proj")),
+    "qwen2-moe": ("qwen2_moe", experts | dict(
+        num_experts=6, moe_intermediate_size=20, shared_expert_intermediate_size=28, decoder_sparse_step=2),
+        dict(target_modules=["v_proj", "gate_proj", "down_proj"])),
+    "gpt2": ("gpt2", gpt2, dict(target_modules=["mlp.c_fc", "c_proj"], fan_in_fan_out=True)),
+    "opt": ("opt", opt, dict(target_modules=["k_proj", "out_proj", "fc1", "fc2"])),
+}
+
 
 def convert(*arguments):
     return our("hf_convert", *arguments)
@@ -148,6 +162,17 @@ def same_files(a, b, what):
         expect((a / name).read_bytes() == (b / name).read_bytes(), f"{what}: {name} differs")
 
 
+def flags_of_run(said, model_type):
+    """Those of a short run from what an import made, and of the last line that it said."""
+    flags = [*shlex.split(said.splitlines()[-1]), *RUN]  # RUN's --seq-length is shorter and must win
+    for name in ("--seq-length", "--max-position-embeddings")[:1 if model_type in ("gpt2", "opt") else 2]:
+        at = flags.index(name)
+        del flags[at:at + 2]
+    if "--max-position-embeddings" not in flags:  # a model without a table takes longer samples
+        flags += ["--max-position-embeddings", SEQUENCE]
+    return flags
+
+
 def imported_and_exported(model_type, settings, saved, scratch):
     scratch.mkdir(parents=True)
     config, (dtype, max_shard_size) = transformers.AutoConfig.for_model(model_type, **settings), saved
@@ -158,12 +183,7 @@ def imported_and_exported(model_type, settings, saved, scratch):
     expect((parts > 1) == (max_shard_size != "5GB"), f"{parts} files of weights")
 
     said = convert("import", scratch / "theirs", scratch / "imported")
-    flags = [*shlex.split(said.splitlines()[-1]), *RUN]  # RUN's --seq-length is shorter and must win
-    for name in ("--seq-length", "--max-position-embeddings")[:1 if config.model_type in ("gpt2", "opt") else 2]:
-        at = flags.index(name)
-        del flags[at:at + 2]
-    if "--max-position-embeddings" not in flags:  # a model without a table takes longer samples
-        flags += ["--max-position-embeddings", SEQUENCE]
+    flags = flags_of_run(said, model_type)
     off = {}
     for mesh in MESHES + (EXPERT_MESHES if "--num-experts" in flags else ()):
         logits = our_logits(tokens, scratch, *flags, *on(mesh))
@@ -228,6 +248,53 @@ def imported_and_exported(model_type, settings, saved, scratch):
     worst = max(off, key=off.get)
     expect(off[worst] <= TOLERANCE, f"logits are off: {off}")
     return f"{parts} files; logits up to {expected.abs().max():.1f}, at most {off[worst]:.1e} off ({worst})"
+
+
+def adapted(model_type, settings, lora, scratch):
+    """An adapter beside its base has PEFT's logits here, also after training. It goes out again bit for bit, as PEFT loads it, and
+    merged, as merge_and_unload() does."""
+    scratch.mkdir(parents=True)
+    config = transformers.AutoConfig.for_model(model_type, **settings)
+    tokens = torch.randint(config.vocab_size, (BATCH, SEQUENCE), generator=torch.Generator().manual_seed(3))
+    random_model(config).save_pretrained(scratch / "base")
+    base = transformers.AutoModelForCausalLM.from_pretrained(scratch / "base")
+    theirs = peft.get_peft_model(base, peft.LoraConfig(r=3, lora_alpha=6, task_type="CAUSAL_LM", **lora)).eval()
+    with torch.no_grad():
+        unchanged = theirs(tokens).logits
+        for name, parameter in theirs.named_parameters():
+            if ".lora_" in name:
+                parameter.normal_(0, 0.15)
+        expected = theirs(tokens).logits
+    expect((expected - unchanged).abs().max() > 0.1, "the adapter changes nothing")
+    theirs.save_pretrained(scratch / "adapter")
+    flags = flags_of_run(convert("import", scratch / "base", scratch / "imported", "--adapter", scratch / "adapter"), model_type)
+    loaded = max((our_logits(tokens, scratch, *flags, *on(mesh)) - expected).abs().max().item() for mesh in MESHES)
+    expect(loaded <= TOLERANCE, f"imported: logits {loaded:.1e} off")
+    our("ckpt", "verify", scratch / "imported")
+    convert("export", scratch / "imported", scratch / "back", "--adapter", scratch / "base")
+    there, here = (safetensors.torch.load_file(scratch / name / "adapter_model.safetensors") for name in ("adapter", "back"))
+    wrong = list(checks.tensor_differences(here, there))
+    back = peft.AutoPeftModelForCausalLM.from_pretrained(scratch / "back").eval()
+    with torch.no_grad():
+        off = (back(tokens).logits - expected).abs().max().item()
+    expect(not wrong and off <= TOLERANCE, f"back: {wrong}, logits {off:.1e} off")
+    convert("export", scratch / "imported", scratch / "merged", "--merge")
+    merged, model = their_logits(scratch / "merged", tokens)
+    off = (merged - expected).abs().max().item()
+    weights = dict(theirs.merge_and_unload().named_parameters())
+    far = max((parameter - weights[name]).abs().max().item() for name, parameter in model.named_parameters())
+    expect(off <= TOLERANCE and far <= 1e-6, f"merged: weights {far:.1e} off, logits {off:.1e}")
+    our("pretrain_gpt", *on("2,2"), *flags, "--zero-stage", 1, "--save", scratch / "trained", "--exclude-frozen-parameters")
+    convert("export", scratch / "trained", scratch / "trained-adapter", "--adapter", scratch / "base")
+    back = peft.AutoPeftModelForCausalLM.from_pretrained(scratch / "trained-adapter").eval()
+    our("pretrain_gpt", *on("2,2"), *flags, "--zero-stage", 1, "--save", scratch / "whole")
+    convert("export", scratch / "whole", scratch / "trained-merged", "--merge")
+    with torch.no_grad():
+        trained = back(tokens).logits
+    off = max(off, (their_logits(scratch / "trained-merged", tokens)[0] - trained).abs().max().item())
+    expect(off <= TOLERANCE and (trained - expected).abs().max() > 0.01, f"trained: logits {off:.1e} off")
+    most = expected.abs().max()
+    return f"{len(there)} matrices; merged weights {far:.1e} off, logits of up to {most:.1f} {loaded:.1e} off here, {off:.1e} there"
 
 
 def trained_here(scratch):
@@ -340,6 +407,7 @@ def class_defaults(_):
 
 def main():
     works = {name: lambda folder, model=model: imported_and_exported(*model, folder) for name, model in MODELS.items()}
+    works |= {f"adapter: {name}": lambda folder, model=model: adapted(*model, folder) for name, model in ADAPTERS.items()}
     works |= {"trained here": trained_here, "a tokenizer": tokenizer, "speech": speech, "refusals": refusals, "defaults": class_defaults}
     chosen = [name for name in works if name.startswith(sys.argv[2] if len(sys.argv) > 2 else "")]
     cases = {name: (0, works[name], pathlib.Path("hf") / str(number)) for number, name in enumerate(chosen)}

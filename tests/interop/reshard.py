@@ -173,6 +173,32 @@ def damaged_is_seen(truth):
     return [] if wrong == [expected] else [wrong], expected
 
 
+def goes_on_here(name):
+    """A Trainer's adapter, imported beside its base model: weights, moments and steps of what DeepSpeed saved, bit for bit. Cut for
+    tp 2 x pp 2, it is exported as before."""
+    folder, tag = checkpoint(name)
+    ours, base = CUT / f"{name}-here", CUT / f"{name}-base"
+    reshard_hf.llama().unload().save_pretrained(base)
+    our("hf_convert", "import", base, ours, "--adapter", folder)
+    our("ds_to_universal", "--input_folder", tag, "--output_folder", CUT / f"{name}-universal")
+    theirs = {re.sub(r"base_model\.model\.model\.layers\.(\d+)\.(.*)\.default\.weight",
+                     lambda m: f"{int(m[1]) + 2}.{m[2].replace('self_attn', 'self_attention')}.weight", f.parent.name) + f" {f.name}": f
+              for f in (CUT / f"{name}-universal" / "zero").glob("*lora*/*.pt")}
+    tensor = lambda file: value["param"] if isinstance(value := checks.load(file), dict) else torch.as_tensor(value)
+    made = {f"{f.parent.name} {f.name}": f for f in (ours / "global_step3_universal" / "zero").glob("*lora*/*.pt")}
+    wrong = list(tensor_differences(*({key: tensor(file) for key, file in files.items()} for files in (made, theirs))))
+    cut = CUT / f"{name}-tp2-pp2"
+    reshard(ours / "global_step3_universal", cut / "global_step3", "tp=2,pp=2,zero=1")
+    for way in (["--merge"], ["--adapter", "base"]):
+        exported = []
+        for source in (ours, cut):
+            our("hf_convert", "export", source, out := source.with_name(f"{source.name}{way[0]}"), *way)
+            exported.append(next(out.glob("*.safetensors")).read_bytes())
+        if exported[0] != exported[1]:
+            wrong.append(f"{way[0]} differs from tp 2 x pp 2")
+    return wrong, f"{len(made)} states are equal"
+
+
 def without_padding(flat, shapes, rank, ranks):
     """The elements of parameters in a rank's flat partition at ZeRO 3. DeepSpeed leaves its padding as it finds the memory."""
     kept, start = [], 0
@@ -231,6 +257,7 @@ def main():
     jobs["a flipped bit is seen"] = (1, damaged_is_seen, truths["z1-fp32"])
     jobs |= {f"{source} as {target} is refused": (0, refuses, source, target, message)
              for (source, target), message in REFUSED.items()}
+    jobs |= {f"trainer-z{stage}, its adapter here": (0, goes_on_here, f"trainer-z{stage}") for stage in (1, 2, 3)}
     jobs |= {f"{name} from 4 ranks to 3 and back": (0, there_and_back, name) for name in ON_FOUR}
     checks.check("ds_reshard", jobs, LOGS)
 

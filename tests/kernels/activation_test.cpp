@@ -33,6 +33,7 @@ TEST(Activation, Gelu) {
     const torch::Tensor x = at::randn({n}) * 4;
     expect_close(gelu_tanh, plain_gelu, x, 2e-6);
     expect_close(gelu_tanh, plain_gelu, x.to(torch::kBFloat16), 1e-2);
+    expect_close(gelu_tanh, plain_gelu, x.to(torch::kHalf), 2e-3);
   }
   const torch::Tensor far =
       torch::tensor({-1e30, -200.0, -20.0, -0.0, 0.0, 20.0, 200.0}).to(torch::kFloat);
@@ -45,6 +46,7 @@ TEST(Activation, Swiglu) {
     const torch::Tensor x = at::randn({2, 3, 2 * f}) * 3;
     expect_close(swiglu, plain_swiglu, x, 2e-6);
     expect_close(swiglu, plain_swiglu, x.to(torch::kBFloat16), 1e-2);
+    expect_close(swiglu, plain_swiglu, x.to(torch::kHalf), 2e-3);
   }
 }
 

@@ -76,10 +76,9 @@ TEST_P(VocabularyRows, KeepsNans) {
   EXPECT_TRUE(at::equal(sums.isnan(), torch::tensor({false, true, true, false, false})));
 }
 
-INSTANTIATE_TEST_SUITE_P(, VocabularyRows, testing::Values(torch::kFloat, torch::kBFloat16),
-                         [](const auto& info) {
-                           return std::string(info.param == torch::kFloat ? "Fp32" : "Bf16");
-                         });
+INSTANTIATE_TEST_SUITE_P(, VocabularyRows,
+                         testing::Values(torch::kFloat, torch::kBFloat16, torch::kHalf),
+                         [](const auto& info) { return std::string(toString(info.param)); });
 
 }  // namespace
 }  // namespace anymesh

@@ -1,6 +1,6 @@
 #include "framework/optim/lr_scheduler.h"
 
-#include <gtest/gtest.h>
+#include "tests/support/message_of.h"
 
 namespace anymesh {
 namespace {
@@ -57,6 +57,17 @@ TEST(LrSchedule, WsdIsFlatAndThenFalls) {
     EXPECT_NEAR(s.at(100), 0.1, 1e-15) << style;
   }
   EXPECT_EQ(s.at(101), 0.1);
+}
+
+TEST(LrSchedule, AFactorOfOnesOwnMultipliesTheRate) {
+  LrSchedule s{.max_lr = 0.5, .warmup_samples = 10, .decay_samples = 100, .style = "steps"};
+  s.factor = [](double samples) { return samples < 8 ? 1 : 0.25; };
+  EXPECT_EQ(s.at(4), 0.5);
+  EXPECT_EQ(s.at(1000), 0.125);
+  s.factor = [](double samples) { return 1 - samples; };
+  EXPECT_REFUSES(s.at(3),
+                 "the learning-rate schedule \"steps\": the factor at 3 samples is -2, "
+                 "expected a number from 0 on");
 }
 
 }  // namespace

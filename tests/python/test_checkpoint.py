@@ -65,6 +65,17 @@ def test_weights_and_states_equal_deepspeeds_exports(z2):
     assert u[name].numpy().tobytes() == c[name].numpy().tobytes()
 
 
+def test_fsdp2s_checkpoints_open_too(unpacked):
+    folder = unpacked("dcp/dcp") / "uneven"
+    c, truth = anymesh.open(folder / "checkpoint"), torch_files.load(folder / "truth.pt")
+    assert (c.format, c.mesh, len(c)) == ("dcp", None, len(truth["model"]))
+    for name, array in truth["model"].items():
+        assert c[name].numpy().tobytes() == array.tobytes()
+        for state in c.optimizer_state(name):
+            expected = truth["optim"][f"state.{name}.{state}"]
+            assert state == "step" or c.optimizer_state(name)[state].numpy().tobytes() == expected.tobytes()
+
+
 def test_pieces_say_where_the_bytes_lie(z3):
     c = anymesh.open(z3)
     for name in c:

@@ -29,7 +29,7 @@ RANKS_TEST(MemoryCheck, ALayerKeepsAtLeastTheBound) {
       const double bound = activation_bytes(config, /*width=*/4, /*is_last_stage=*/true);
       const torch::Tensor tokens = torch::full({1, gpt.seq_length}, 3, torch::kLong);
       const AllocationGauge gauge;
-      const torch::Tensor loss = run.model.forward({}, {.tokens = tokens, .labels = tokens});
+      const torch::Tensor loss = run.model.forward({}, {.inputs = tokens, .labels = tokens});
       const auto peak = static_cast<double>(gauge.bytes().peak);
       EXPECT_LE(bound, peak);
       // Recomputed layers keep their input alone, which is little beside one layer's temporaries.

@@ -22,7 +22,7 @@ both() {
 
 both 1,1,3,0
 both 2,1,2,1 --bf16 --sequence-parallel
-both 1,1,3,2
+both 2,2,2,2 --same-bits --hidden-size 64
 both 2,1,2,3 --bf16 --sequence-parallel
 both 4,1,1,0 --activation-checkpointing
 both 1,4,1,1 --bf16

@@ -15,6 +15,16 @@ model=(--num-layers 5 --hidden-size 24 --num-attention-heads 4 --seq-length 16 -
        --micro-batch-size 1 --global-batch-size 12 --lr 3e-4 --min-lr 3e-5 --lr-decay-style cosine
        --lr-warmup-iters 5 --clip-grad 1.0 --eval-iters 0 --log-interval 10)
 
+# write_documents: makes text_text_document, of short documents whose ends are tokens.
+write_documents() {
+  local i
+  for i in $(seq 1 200); do
+    printf '{"text": "%s"}\n' "$(head -c $((i * 7 % 23 + 1)) <<<"document $i says $((i * i))")"
+  done >text.jsonl
+  "$bin/preprocess_data" --input text.jsonl --output-prefix text --tokenizer-type ByteLevelTokenizer \
+      --append-eod --count-eod >preprocess.log || fail "$(cat preprocess.log)"
+}
+
 # launch RANKS FLAGS...: runs the trainer with its ranks as threads. Tests that need processes set mpi=yes, for processes of
 # mpirun.
 trainer=("$bin/pretrain_gpt")
@@ -61,6 +71,15 @@ close() {
     {d = ($3 - $8) / $3; d = d < 0 ? -d : d; if (d > max) max = d; if ($1 != $6) bad = 1; ++n}
     END {printf "%s: %s: max relative difference %.2e over %d iterations\n", (n && !bad && max <= tol) ? "ok" : "FAIL", what, max, n
          exit !(n && !bad && max <= tol)}' || fail "$5"
+}
+
+# refused WORDS COMMAND...: the command fails, and says the words. Tests of other refusals define their own.
+refused() {
+  local words=$1
+  shift
+  if "$@" >refused.log 2>&1; then fail "accepted: $*"; fi
+  grep -q -e "$words" refused.log || fail "expected '$words': $(tail -3 refused.log)"
+  echo "ok: refused: $words"
 }
 
 # mpirun_of JOB: the mpirun that a job in the background runs, which Open MPI 5 renames to prterun. A job on threads has none.

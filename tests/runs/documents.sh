@@ -5,8 +5,7 @@
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 warm_start
 
-for i in $(seq 1 200); do printf '{"text": "%s"}\n' "$(head -c $((i * 7 % 23 + 1)) <<<"document $i says $((i * i))")"; done >text.jsonl
-"$bin/preprocess_data" --input text.jsonl --output-prefix text --tokenizer-type ByteLevelTokenizer --append-eod --count-eod >preprocess.log || fail "$(cat preprocess.log)"
+write_documents
 flags=${model[*]}
 model=(${flags/--mock-data --vocab-size 257/})
 model+=(--data-path text_text_document --split 90,10,0 --train-iters 6 --lr-decay-iters 6 --eval-iters 1 --eval-interval 3

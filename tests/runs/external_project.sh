@@ -1,6 +1,7 @@
-# Builds examples/external and examples/format against an installed tree that was moved after its installation. The former trains
-# the same on one rank and on two, and the installed tools read its checkpoints. The latter links the format library alone, and
-# reads the same norms from a checkpoint and from what the tools make of it.
+# Builds the projects of examples/ against an installed tree that was moved after its installation. external trains the same on one
+# rank and on two, and the installed tools read its checkpoints. format links the format library alone, and reads the same norms from
+# a checkpoint and from what the tools make of it. vision brings a model, data, a schedule, a metric and an evaluation: it trains
+# alike on each mesh, resumes on another, and learns.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh" "$1"
 
 { cmake --install "$bin/.." --prefix "$scratch/built" && mv built installed; } >install.log 2>&1 || fail "$(tail -5 install.log)"
@@ -39,6 +40,58 @@ shown=$(sed -n '/^```cpp$/,/^```$/p' "$here/../../framework/format/README.md" | 
 [[ $shown && $(<"$example/main.cpp") == *"$shown"* ]] || fail "framework/format/README.md shows another program than $example/main.cpp"
 echo "ok: the format library reads $(wc -l <checkpoints2.norms) parameters without LibTorch and MPI"
 
+# One source file has all, so that LibTorch's headers are parsed once.
+started=$SECONDS
+{ cmake -G Ninja -S "$here/../../examples/vision" -B vision -DCMAKE_PREFIX_PATH="$scratch/installed" -DCMAKE_UNITY_BUILD=ON &&
+  cmake --build vision; } >vision.log 2>&1 || fail "$(tail -20 vision.log)"
+echo "ok: a trainer of images builds in $((SECONDS - started)) s"
+# vit NAME FLAGS...: 60 steps, with their losses in NAME.csv and their lines in NAME.log.
+vit() {
+  vision/pretrain_vit --train-iters 60 --global-batch-size 32 --micro-batch-size 4 --lr 5e-3 --eval-interval 30 --eval-iters 4 \
+      --log-interval 10 --device cpu --loss-csv "$1.csv" "${@:2}" >"$1.log" 2>&1
+}
+pp_dp=(--local-ranks 4 --pipeline-model-parallel-size 2 --zero-stage 1)
+vit images --tensorboard-dir images.tb --save images --save-interval 30 --verify-resume || fail "$(tail -5 images.log)"
+vit sliced --local-ranks 4 --tensor-model-parallel-size 2 --zero-stage 3 || fail "$(tail -5 sliced.log)"
+vit piped "${pp_dp[@]}" || fail "$(tail -5 piped.log)"
+convert images global_step30
+cp images.csv again.csv && cp images.jsonl again.jsonl
+vit again "${pp_dp[@]}" --load images --universal-checkpoint --verify-resume || fail "$(tail -5 again.log)"
+for run in sliced piped again; do
+  "$bin/plot_loss" --tolerance 1e-5 images.csv $run.csv >plot.log || fail "$run: $(cat plot.log)"
+done
+grep -q '^verify-resume: .* relative difference' again.log || fail "no losses compared: $(cat again.log)"
+python3 - images sliced piped again <<'END' || fail "metrics"
+import csv, glob, json, re, sys
+for run in sys.argv[1:]:
+    rows, log = list(csv.DictReader(open(f"{run}.csv"))), open(f"{run}.log").read()
+    accuracies = [float(row["accuracy"]) for row in rows]
+    assert len(rows) == 60 and all(a * 32 == int(a * 32) for a in accuracies), accuracies  # of 32 images
+    for row in rows:
+        samples = 32 * (int(row["iteration"]) - 1)
+        factor = (samples + 1) / 160 if samples < 160 else (160 / samples) ** 0.5
+        assert abs(float(row["learning_rate"]) - 5e-3 * factor) < 1e-10, row
+    assert sum(accuracies[:3]) / 3 < 0.5 and sum(accuracies[-5:]) / 5 > 0.9, accuracies
+    assert f"accuracy {accuracies[-1]:.4g}" in log.split("iter 60/60")[1].split("\n")[0], log
+    record = [json.loads(line) for line in open(f"{run}.jsonl") if line.strip()]
+    steps = {e["iteration"]: e["metrics"]["accuracy"] for e in record if e["event"] == "step"}
+    assert [steps[i + 1] for i in range(60)] == accuracies
+    found = re.findall(r"^validation at iteration (\d+): accuracy (\S+)$", log, re.M)
+    assert [i for i, _ in found] == (["60"] if run == "again" else ["30", "60"]) and float(found[-1][1]) > 0.9, found
+    evaluations = [e["metrics"]["accuracy"] for e in record if e["event"] == "evaluation"]
+    assert evaluations[-1] == float(found[-1][1]) and "\nvalidation loss" not in log, log
+events = open(glob.glob("images.tb/*")[0], "rb").read()
+assert events.count(b"\x0a\x08accuracy\x15") == 60 and events.count(b"accuracy validation") == 2
+END
+# refused MESSAGE FLAGS...
+refused() { ! vit refused "${@:2}" && grep -qF -- "$1" refused.log || fail "${*:2}: $(cat refused.log)"; }
+refused '--data-path x: this program brings data of its own; leave the flag out' --data-path x
+refused '--lr-decay-style cosine: this program brings a learning-rate schedule of its own' --lr-decay-style cosine
+refused 'seed: checkpoint 1234, this run 5' --load images --seed 5
+head -1 images.csv | sed s/accuracy/error/ >refused.csv
+refused 'it has the columns iteration,consumed_samples,lm_loss' --load images
+echo "ok: it trains alike on three meshes, resumes on another, and classifies $(tail -1 images.csv | cut -d, -f9) of a step's images"
+
 # Makes the fork of docs/fork.md as the page says, but with shorter runs.
 page=$here/../../docs/fork.md
 excerpt() { sed -n "/^\`\`\`$1\$/,/^\`\`\`\$/p" "$page" | sed '/^```/d'; }
@@ -48,18 +101,22 @@ excerpt cpp | awk '$1 == "//" && $2 ~ /^[a-z_]+[.]cpp:$/ {file = "fork/" substr(
 excerpt cmake >fork/CMakeLists.txt
 excerpt diff | patch -d fork -p1 >patch.log || fail "the diff of docs/fork.md: $(cat patch.log)"
 ! grep -E 'fuzz|FAILED' patch.log || fail "the diff of docs/fork.md no longer fits"
+# Beside it, the optimizer of lesson 16.
+cp "$here/../../tutorials/16_new_optimizer/pretrain_signum.cpp" fork
+printf '%s\n' 'add_executable(pretrain_signum pretrain_signum.cpp)' 'target_link_libraries(pretrain_signum PRIVATE my_gpt)' >>fork/CMakeLists.txt
 # LibTorch's headers are parsed once, which is most of the work.
 cat >once.cmake <<'END'
 cmake_language(DEFER CALL target_precompile_headers my_gpt PRIVATE <torch/types.h>)
 cmake_language(DEFER CALL target_precompile_headers pretrain_mine REUSE_FROM my_gpt)
 cmake_language(DEFER CALL target_precompile_headers generate_mine REUSE_FROM my_gpt)
+cmake_language(DEFER CALL target_precompile_headers pretrain_signum REUSE_FROM my_gpt)
 END
 { cmake -G Ninja -S fork -B fork/build -DCMAKE_PREFIX_PATH="$scratch/installed" -DCMAKE_PROJECT_MyGpt_INCLUDE="$scratch/once.cmake" \
     -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=0 &&
   cmake --build fork/build; } >fork.log 2>&1 || fail "$(tail -20 fork.log)"
-# mine FLAGS...: ten steps of the fork.
+# mine FLAGS...: ten steps of the fork, or of another program in it.
 mine() {
-  fork/build/pretrain_mine --num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 16 --max-position-embeddings 16 \
+  "fork/build/${program:-pretrain_mine}" --num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 16 --max-position-embeddings 16 \
       --mock-data --vocab-size 50 --global-batch-size 8 --micro-batch-size 2 --lr 1e-2 --eval-iters 0 --device cpu "$@" >mine.log 2>&1
 }
 mine --mlp-scale --train-iters 10 --loss-csv one.csv --save one --save-interval 5 || fail "$(tail -5 mine.log)"
@@ -77,6 +134,19 @@ done
 installed/bin/ckpt inspect one/global_step5_universal >inspected.log && grep -q ' 2\.mlp\.scale ' inspected.log || fail "no 2.mlp.scale in the universal folder"
 ! installed/bin/hf_convert export one hf >hf.log 2>&1 && grep -q '2\.mlp\.scale' hf.log || fail "hf_convert: $(cat hf.log)"
 echo "ok: a fork of the GPT trains alike on one rank and on four, and resumes on another mesh"
+
+program=pretrain_signum
+mine --train-iters 10 --loss-csv signum.csv --save signum --save-interval 5 || fail "$(tail -5 mine.log)"
+mine --train-iters 10 --loss-csv four.csv --local-ranks 4 --tensor-model-parallel-size 2 --zero-stage 3 || fail "$(tail -5 mine.log)"
+mine --train-iters 10 --loss-csv resumed.csv --local-ranks 4 --pipeline-model-parallel-size 2 --zero-stage 1 --load signum \
+    --load-tag global_step5 || fail "$(tail -5 mine.log)"
+for run in four resumed; do
+  "$bin/plot_loss" --tolerance 1e-5 signum.csv $run.csv >plot.log || fail "Signum, $run: $(cat plot.log)"
+done
+! mine --train-iters 10 --load signum --optimizer lion && grep -q 'of Signum, and this run.s Lion cannot go on' mine.log ||
+  fail "a load by Lion: $(cat mine.log)"
+unset program
+echo "ok: an optimizer of its own, on one rank and on four, and resumed on another mesh"
 
 # Its text and its export are those of any checkpoint of the run. The exported GPT-2 has each scale in the matrix and bias before
 # it, and writes the same text.

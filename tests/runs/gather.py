@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Gathers two ordinary checkpoints into whole tensors and compares them bit by bit: fp32, exp_avg, exp_avg_sq, step.
+"""Gathers two ordinary checkpoints into whole tensors and compares them bit by bit: fp32, the optimizer's states, step.
 
     gather.py ckpt/global_step6 again/global_step6
     gather.py ckpt/global_step6 weights             the masters with what zero_to_fp32 exported, as .bin or .safetensors
@@ -19,7 +19,6 @@ import sys
 import zipfile
 
 Tensor = collections.namedtuple('Tensor', 'shape data')  # contiguous, `data` its bytes
-MOMENTS = ('exp_avg', 'exp_avg_sq')
 ITEM_SIZE = {'torch FloatStorage': 4, 'torch HalfStorage': 2, 'torch BFloat16Storage': 2, 'torch LongStorage': 8}
 
 
@@ -80,7 +79,7 @@ class Rank:
     """One model-parallel rank of a checkpoint: the slices of its parameters, dp ranks joined."""
 
     def __init__(self, folder, mp_rank):
-        self.slices = {}  # name -> {'shape', 'fp32', 'exp_avg', 'exp_avg_sq', 'step'}
+        self.slices = {}  # name -> {'shape', 'fp32', 'states': its names, ...: their bytes, 'step'}
         files = sorted(glob.glob(f'{folder}/*zero_pp_rank_*_mp_rank_{mp_rank:02d}_optim_states.pt'),
                        key=lambda path: int(re.search(r'zero_pp_rank_(\d+)_', path)[1]))
         self.optimizers = [load(file)['optimizer_state_dict'] for file in files]
@@ -92,17 +91,20 @@ class Rank:
         self.groups = self.model['param_shapes']
         for shapes in self.groups:
             for name, shape in shapes.items():
-                self.slices[name] = {'shape': shape, 'fp32': b'', **{moment: b'' for moment in MOMENTS}}
+                self.slices[name] = {'shape': shape, 'fp32': b'', 'states': ()}
         (self.zero0, self.zero12, self.zero12, self.zero3)[self.stage]()
         for name, slice_ in self.slices.items():
-            for state in ('fp32', *MOMENTS):
+            for state in ('fp32', *slice_['states']):
                 assert len(slice_[state]) == 4 * math.prod(slice_['shape']), f'{name} {state} is not covered once'
 
     def add(self, name, state, start, numel, flat):
         slice_ = self.slices[name]
         slice_['fp32'] += cut(flat, start, numel)
-        for moment in MOMENTS:
-            slice_[moment] += cut(state[moment], start, numel)
+        states = tuple(sorted(set(state) - {'step'}))
+        assert slice_['states'] in ((), states), f'{name}: dp ranks differ in states'
+        slice_['states'] = states
+        for other in states:
+            slice_[other] = slice_.get(other, b'') + cut(state[other], start, numel)
         assert slice_.setdefault('step', state['step']) == state['step'], f'{name}: dp ranks differ in step'
 
     def zero12(self):  # reads fragments, in the order of dp ranks
@@ -134,10 +136,10 @@ class Rank:
                              optimizer['fp32_groups_flat'][group])
                     start += math.prod(shape)
             return
-        names = [name for shapes in self.groups for name in shapes]  # torch's AdamW: one state for each parameter
+        names = [name for shapes in self.groups for name in shapes]  # torch's own: one state for each parameter
         for index, name in enumerate(names):
             state = optimizer['state'][index]
-            assert all(state[moment].shape == self.slices[name]['shape'] for moment in MOMENTS), name
+            assert all(state[other].shape == self.slices[name]['shape'] for other in set(state) - {'step'}), name
             self.add(name, state, 0, math.prod(self.slices[name]['shape']), self.weight(name))
 
     def weight(self, name):  # in the model-states file, or in a pipeline's layer files
@@ -162,7 +164,7 @@ def joined(name, slices, shape, gated):
 
 
 def gather(folder):
-    """What it is; name -> the bytes of 'fp32', 'exp_avg' and 'exp_avg_sq' of the whole parameter, and 'step'."""
+    """What it is; name -> the bytes of 'fp32' and of the states of the whole parameter, and 'step'."""
     count = len({re.search(r'mp_rank_(\d+)', file)[1] for file in os.listdir(folder) if 'mp_rank' in file})
     ranks = [Rank(folder, mp_rank) for mp_rank in range(count)]
     tp = ranks[0].model['checkpoint_parallel_dimensions']['tp_degree']
@@ -175,7 +177,7 @@ def gather(folder):
             slices = [rank.slices[name] for rank in stage]
             shape = slices[0]['shape']
             tensors = {state: joined(name, [slice_[state] for slice_ in slices], shape, gated)
-                       for state in ('fp32', *MOMENTS)}
+                       for state in ('fp32', *slices[0]['states'])}
             if re.search(r'\.(word_embeddings|lm_head)\.weight$', name):
                 tensors = {state: data[:4 * vocabulary * shape[1]] for state, data in tensors.items()}
             tensors['step'] = slices[0]['step'].data

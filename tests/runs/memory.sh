@@ -14,14 +14,34 @@ near() {
 }
 value() { sed -n "s/^memory: $1  *\([0-9.].*\)$/\1/p" log; }
 
+as_expected() {  # MESH FLAGS...
+  train "$1" /dev/null "${@:2}" >log || fail "$*: $(tail -5 log)"
+  for part in parameters gradients "optimizer state" "kept between steps, by part" "kept between steps, by the allocator"; do
+    near "tp,pp,dp,zero = $*: $part" $(value "$part")
+  done
+  echo "ok: tp,pp,dp,zero = $*: $(value "kept between steps, by the allocator" | awk '{printf "%s MiB kept, %s expected", $1, $2}')"
+}
 for mesh in 1,1,4,0 1,1,4,1 1,1,4,2 1,1,4,3 2,2,2,1 2,2,2,3 1,2,3,2; do
-  for precision in "" --bf16 --fp16; do
-    train $mesh /dev/null $precision >log || fail "$mesh: $(tail -5 log)"
-    what="tp,pp,dp,zero = $mesh ${precision:-fp32}"
-    for part in parameters gradients "optimizer state" "kept between steps, by part" "kept between steps, by the allocator"; do
-      near "$what: $part" $(value "$part")
+  for precision in "" --bf16 --fp16; do as_expected $mesh $precision; done
+done
+for mesh in 1,1,2,0 2,2,2,1 1,2,2,3; do as_expected $mesh --bf16 --lora-rank 64 --lora-target all-linear; done
+for mesh in 1,1,4,0 2,2,2,1 1,2,2,3; do as_expected $mesh --bf16 --same-bits; done
+
+# States that an optimizer does not have take no memory. Muon's matrices have one state, the rest two.
+for optimizer in sgd "sgd --sgd-momentum 0" lion muon; do
+  for mesh in 1,1,4,0 1,1,4,1 2,2,2,3; do
+    for precision in "" --bf16; do
+      # shellcheck disable=SC2086
+      train $mesh /dev/null $precision --optimizer $optimizer >log || fail "$optimizer: $(tail -5 log)"
+      what="$optimizer, tp,pp,dp,zero = $mesh ${precision:-fp32}"
+      if [[ $optimizer == *0 && ! $precision ]]; then
+        [[ "$(value "optimizer state")" =~ ^0.000\ +0.000$ ]] || fail "$what: $(value "optimizer state")"
+      else
+        near "$what: optimizer state" $(value "optimizer state")
+      fi
+      near "$what: kept" $(value "kept between steps, by the allocator")
+      echo "ok: $what: $(value "optimizer state" | awk '{printf "%s MiB of states, %s expected", $1, $2}')"
     done
-    echo "ok: $what: $(value "kept between steps, by the allocator" | awk '{printf "%s MiB kept, %s expected", $1, $2}')"
   done
 done
 

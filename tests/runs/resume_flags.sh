@@ -50,8 +50,8 @@ refused "see --no-bias-gelu-fusion" --train-iters 20 --load ckpt --no-bias-gelu-
 for mesh in 1,1,1,0 1,1,2,1; do
   run $mesh two.csv --train-iters 8 --load ckpt --load-tag global_step6 --adam-beta2 0.99 --adam-eps 1e-7 --clip-grad 0.5 \
     --hidden-dropout 0 --weight-decay 0.1
-  says "had a beta2 of 0.999; this one goes on with 0.99"
-  says "had an epsilon of 1e-08; this one goes on with 1e-07"
+  says "had betas of 0.9, 0.999; this one goes on with 0.9, 0.99"
+  says "had eps of 1e-08; this one goes on with 1e-07"
   says "had clip_grad = 1; this one goes on with 0.5"
   says "had hidden_dropout = 0.1; this one goes on with 0"
   says "had a weight decay of 0.01; this one goes on with 0.1"

@@ -26,6 +26,7 @@ declare -A flags=(  # by the words in a row
               --rotary-percent 0.5 --use-parallel-residual"
   [opt]="$gpt --vocab-size 257 --relu --position-embedding-offset 2"
   [falcon]="$gpt --vocab-size 257 --position-embedding-type rope --use-parallel-residual --disable-bias-linear"
+  [adam]="" [sgd]="--optimizer sgd" [lion]="--optimizer lion" [muon]="--optimizer muon"
   [fp32]="" [bf16]="--bf16" [fp16]="--fp16 --initial-loss-scale 4096" [keep]="" [recompute]="--activation-checkpointing"
   [whole]="" [cut]="--sequence-parallel"
 )
@@ -34,7 +35,7 @@ declare -A flags=(  # by the words in a row
 on() {
   local mesh zero words word given=()
   read -r mesh zero words <<<"$1"
-  for word in $arch $words; do read -rd '' -a more <<<"${flags[$word]}" || true; given+=("${more[@]}"); done
+  for word in $arch $optimizer $words; do read -rd '' -a more <<<"${flags[$word]}" || true; given+=("${more[@]}"); done
   train "$mesh,$zero" "$2" "${given[@]}" --global-batch-size "$batch" --micro-batch-size $((batch / ${mesh##*,} / 2)) \
       "${@:3}" >log 2>&1 || fail "$arch on $1: $(tail -5 log)"
 }
@@ -45,23 +46,23 @@ gather() { "$python" -I -S "$here/gather.py" "$1" "$2" >gather.log 2>&1; }
 # train_source: trains the run that a row loads, unless the previous row did. The run continues unchanged to step 4. For each
 # kind of file, gather.py is shown two checkpoints that differ.
 train_source() {
-  [[ $trained != "$arch $from $batch" ]] || return 0
+  [[ $trained != "$arch $from $optimizer $batch" ]] || return 0
   rm -rf source source.csv
   on "$from" source.csv --train-iters 4 --save source --save-interval 3
   local kind
-  kind=$(cut -d' ' -f2-3 <<<"$from")
+  kind="$(cut -d' ' -f2-3 <<<"$from") $optimizer"
   if [[ $kinds != *"/$kind/"* ]]; then
     ! gather source/global_step3 source/global_step4 && grep -q '^differs: ' gather.log || fail "gather.py sees no difference between steps 3 and 4"
     kinds+="/$kind/"
   fi
   back_to source global_step3 global_step4
-  trained="$arch $from $batch"
+  trained="$arch $from $optimizer $batch"
 }
 
-# resume_row ARCH (MESH ZERO PRECISION ACTIVATIONS SEQUENCE)x2 WAY BATCH
+# resume_row ARCH (MESH ZERO PRECISION ACTIVATIONS SEQUENCE) OPTIMIZER (MESH ZERO PRECISION ACTIVATIONS SEQUENCE) WAY BATCH
 resume_row() {
-  local arch=$1 from="${*:2:5}" to="${*:7:5}" way=${12} batch=${13} load=(--load source --universal-checkpoint) tolerance=2e-3
-  local row="$arch: $from -> $to, $way"
+  local arch=$1 from="${*:2:5}" optimizer=$7 to="${*:8:5}" way=${13} batch=${14} load=(--load source --universal-checkpoint) tolerance=2e-3
+  local row="$arch, $optimizer: $from -> $to, $way"
   train_source
   case $way in
     universal) [[ -e source/latest_universal ]] || convert source global_step3 ;;
@@ -76,7 +77,7 @@ resume_row() {
   gather source/global_step3 again/global_step3 || fail "$row: $(tail -5 gather.log)"
   on "$to" resumed.csv --train-iters 4 "${load[@]}"
   [[ $(losses resumed.csv 4 | wc -l) == 1 ]] || fail "$row: it trained $(losses resumed.csv | wc -l) steps"
-  [[ $4 != fp32 || $9 != fp32 ]] || tolerance=1e-6
+  [[ $4 != fp32 || ${10} != fp32 ]] || tolerance=1e-6
   close source.csv resumed.csv $tolerance 4 "$row: $(tail -1 gather.log); step 4"
 }
 
@@ -87,7 +88,7 @@ rows_of() { # 0 OR 1
   local trained='' key='' kinds='' source=0 row
   mkdir "rows$1" && cd "rows$1"
   for row in "${rows[@]}"; do
-    [[ $(cut -d' ' -f1-6 <<<"$row") == "$key" ]] || { key=$(cut -d' ' -f1-6 <<<"$row") source=$((1 - source)); }
+    [[ $(cut -d' ' -f1-7 <<<"$row") == "$key" ]] || { key=$(cut -d' ' -f1-7 <<<"$row") source=$((1 - source)); }
     # shellcheck disable=SC2086
     ((source != $1)) || resume_row $row
   done

@@ -4,14 +4,6 @@
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 warm_start
 
-refused() {  # WORDS COMMAND...
-  local words=$1
-  shift
-  if "$@" >refused.log 2>&1; then fail "accepted: $*"; fi
-  grep -q -e "$words" refused.log || fail "expected '$words': $(tail -3 refused.log)"
-  echo "ok: refused: $words"
-}
-
 says() {  # WORDS COMMAND...
   local words=$1
   shift

@@ -11,11 +11,11 @@ import sys
 
 ROOMS = """
 framework/torch.h framework/util/ framework/format/io/ framework/format/torch_file/ framework/format/layout/ framework/format/folder/
-framework/format/write/ framework/format/sharded/ framework/format/checkpoint/ framework/format/whole/ framework/format/reshard/ framework/format/ framework/optim/ framework/comm/topology.h framework/config/ framework/data/ framework/comm/
-framework/kernels/ framework/cuda/ framework/storage.h framework/param_spec framework/tensor_parallel/ framework/expert_parallel/
+framework/format/write/ framework/format/sharded/ framework/format/dialects/ framework/format/checkpoint/ framework/format/whole/ framework/format/reshard/ framework/format/ framework/optim/loss_scaler framework/optim/lr_scheduler framework/optim/options.h framework/comm/topology.h framework/config/ framework/data/ framework/comm/
+framework/kernels/ framework/cuda/ framework/storage.h framework/param_spec framework/optim/ framework/tensor_parallel/ framework/expert_parallel/
 framework/pipeline/ framework/zero/ framework/profile/ framework/run.h framework/checkpoint/ framework/engine framework/run/ models/ tools/
 """.split()
-LIGHT = re.compile(r"framework/(util|format|optim|config|data)/|models/gpt/gpt_(comm_form|config|parameters)|tools/(?!generate/)")
+LIGHT = re.compile(r"framework/((util|format|config|data)/|optim/(loss_scaler|lr_scheduler|options))|models/gpt/gpt_(comm_form|config|parameters)|tools/(?!generate/)")
 DOOR = re.compile(r"framework/format/\w+\.h$")
 
 

@@ -28,6 +28,11 @@ class DenseGpt {
       add_norm(p + "input_layernorm", h_);
       const bool all = c.add_bias_linear, attention = all || c.add_attention_linear_bias;
       add_linear(p + "self_attention.query_key_value", rows, h_, attention || c.add_qkv_bias);
+      const int64_t queries = c.num_attention_heads * d_, keys = c.key_value_heads() * d_;
+      add_adapter(p + "self_attention.", "q_proj", queries, h_);
+      add_adapter(p + "self_attention.", "k_proj", keys, h_);
+      add_adapter(p + "self_attention.", "v_proj", keys, h_);
+      add_adapter(p + "self_attention.", "o_proj", h_, queries);
       if (c.qk_layernorm) {
         const bool whole = c.qk_layernorm_all_heads;
         add_norm(p + "self_attention.q_layernorm", whole ? c.num_attention_heads * d_ : d_);
@@ -120,6 +125,13 @@ class DenseGpt {
     add(name + ".weight", {out, in});
     if (bias) add(name + ".bias", {out});
   }
+  void add_adapter(const std::string& p, const std::string& part, int64_t out, int64_t in) {
+    const std::vector<std::string>& asked = config_.lora_target;
+    const bool by_default = part == "q_proj" || part == "v_proj";
+    if (config_.lora_rank == 0 || (asked.empty() && !by_default)) return;  // else all-linear
+    add(p + part + ".lora_A.weight", {config_.lora_rank, in});
+    add(p + part + ".lora_B.weight", {out, config_.lora_rank});
+  }
   void add_norm(const std::string& name, int64_t width) {
     add(name + ".weight", {width});
     if (config_.normalization == "layernorm") add(name + ".bias", {width});
@@ -134,8 +146,41 @@ class DenseGpt {
     return x / (x.square().mean(-1, true) + config_.layernorm_epsilon).sqrt() * weight;
   }
 
+  // The change that an adapter makes to its matrix [out, in]; zeros if there is none.
+  torch::Tensor change(const std::string& part, int64_t out, int64_t in) const {
+    const auto a = params.find(part + ".lora_A.weight");
+    if (a == params.end()) return torch::zeros({out, in}, torch::kDouble);
+    return torch::matmul(params.at(part + ".lora_B.weight"), a->second) *
+           (config_.lora_alpha / config_.lora_rank);
+  }
+  // The matrix with the changes that its adapters would merge into it: those of q, k and v go to
+  // the group's block of d rows that the head has.
+  torch::Tensor merged(const std::string& name) const {
+    const torch::Tensor weight = params.at(name + ".weight");
+    const std::string p = name.substr(0, name.rfind('.') + 1), matrix = name.substr(p.size());
+    const int64_t out = weight.size(0), in = weight.size(1);
+    if (matrix == "dense") return weight + change(p + "o_proj", out, in);
+    if (matrix == "dense_4h_to_h") return weight + change(p + "down_proj", out, in);
+    const bool gated = params.contains(p + "gate_proj.lora_A.weight");
+    if (matrix == "dense_h_to_4h")
+      return weight + (gated ? torch::cat({change(p + "gate_proj", out / 2, in),
+                                           change(p + "up_proj", out / 2, in)})
+                             : change(p + "up_proj", out, in));
+    const int64_t heads = config_.num_attention_heads, groups = config_.key_value_heads(),
+                  group = heads / groups;
+    const torch::Tensor q = change(p + "q_proj", heads * d_, in),
+                        k = change(p + "k_proj", groups * d_, in),
+                        v = change(p + "v_proj", groups * d_, in);
+    std::vector<torch::Tensor> blocks;
+    for (int64_t g = 0; g < groups; ++g) {
+      blocks.push_back(q.narrow(0, g * group * d_, group * d_));
+      for (const torch::Tensor& other : {k, v}) blocks.push_back(other.narrow(0, g * d_, d_));
+    }
+    return weight + torch::cat(blocks);
+  }
+
   torch::Tensor linear(const std::string& name, const torch::Tensor& x) const {
-    const torch::Tensor y = torch::matmul(x, params.at(name + ".weight").t());
+    const torch::Tensor y = torch::matmul(x, merged(name).t());
     const auto bias = params.find(name + ".bias");
     return bias == params.end() ? y : y + bias->second;
   }
@@ -144,6 +189,9 @@ class DenseGpt {
     const bool gated = config_.swiglu || config_.geglu, bias = config_.add_bias_linear;
     add_linear(p + "dense_h_to_4h", gated ? 2 * f : f, h_, bias);
     add_linear(p + "dense_4h_to_h", h_, f, bias);
+    if (gated) add_adapter(p, "gate_proj", f, h_);
+    add_adapter(p, "up_proj", f, h_);
+    add_adapter(p, "down_proj", h_, f);
   }
   void add_experts(const std::string& p) {
     const int64_t e = config_.num_experts,

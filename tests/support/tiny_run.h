@@ -34,13 +34,15 @@ inline constexpr Topology kSlices{.pp_size = 1, .dp_size = 2, .tp_size = 2};
 struct TinyOptions {
   GptConfig gpt = tiny();
   TagValidation tags = TagValidation::Warn;
-  double max_lr = 0.01;
+  LrSchedule schedule{.max_lr = 0.01, .decay_samples = 400};
   torch::Dtype dtype = torch::kFloat;
   std::vector<std::string> freeze;
   bool activation_checkpointing = false;
   CommPtr world = test_world();
   std::shared_ptr<const SaveLock> save_lock = nullptr;
   torch::Device device = torch::kCPU;
+  std::shared_ptr<const Optimizer> optimizer = nullptr;  // AdamW
+  std::vector<Setting> settings = {};                    // flags in the checkpoint's args
 };
 
 struct TinyRun {
@@ -53,9 +55,12 @@ struct TinyRun {
   static EngineConfig config_of(Topology mesh, int stage, const TinyOptions& options) {
     EngineConfig c;
     c.zero.stage = stage;
-    c.schedule.max_lr = options.max_lr;
-    c.schedule.decay_samples = 400;
-    c.schedule.style = "linear";
+    c.settings = options.settings;
+    if (options.optimizer) {
+      c.zero.optimizer.own = options.optimizer;
+      c.zero.optimizer.name = options.optimizer->name();
+    }
+    c.schedule = options.schedule;
     c.global_batch_size = 4;
     c.activation_checkpointing = options.activation_checkpointing;
     c.freeze = options.freeze;
@@ -84,9 +89,9 @@ struct TinyRun {
   std::vector<torch::Tensor> state() {
     std::vector<torch::Tensor> state;
     for (const auto& group : engine.optimizer().groups()) {
+      for (const auto& piece : group.pieces) state.push_back(piece.master.tensor().clone());
       for (const auto& piece : group.pieces)
-        for (const StateTensor& tensor : {piece.master, piece.exp_avg, piece.exp_avg_sq})
-          state.push_back(tensor.tensor().clone());
+        for (const StateTensor& tensor : piece.states) state.push_back(tensor.tensor().clone());
     }
     state.push_back(torch::tensor({engine.state().iteration, engine.optimizer().steps}));
     return state;
@@ -100,7 +105,7 @@ struct TinyRun {
       const torch::Tensor tokens =
           (torch::arange(config.seq_length + 1) * 7 + sample * 11).remainder(config.vocab_size);
       MicroBatch& batch = out.emplace_back();
-      batch.tokens = tokens.narrow(0, 0, config.seq_length).view({1, -1}).to(grid.device);
+      batch.inputs = tokens.narrow(0, 0, config.seq_length).view({1, -1}).to(grid.device);
       batch.labels =
           tokens.narrow(0, 1, config.seq_length).contiguous().view({1, -1}).to(grid.device);
       batch.dropout = {.seed = engine.state().dropout_seed, .samples = {sample}};

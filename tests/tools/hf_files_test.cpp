@@ -157,12 +157,11 @@ TEST_F(HfFiles, MayBeInsideATrainersOwn) {
   }
 }
 
-TEST_F(HfFiles, OfAnAdapterAreRefusedWithTheCommandThatMergesIt) {
+TEST_F(HfFiles, OfAnAdapterAreRefusedWithTheCommandThatImportsIt) {
   fs::create_directories(theirs_);
   write_file(theirs_ / "adapter_config.json", R"({"peft_type": "LORA"})");
-  EXPECT_THAT(refusal(),
-              HasSubstrs("adapter_config.json: is of an adapter of PEFT",
-                         "P.from_pretrained(\"" + theirs_.string() + "\")", "merge_and_unload()"));
+  EXPECT_THAT(refusal(), HasSubstrs("adapter_config.json: is of an adapter of PEFT",
+                                    "hf_convert import BASE SAVE --adapter " + theirs_.string()));
   fs::remove(theirs_ / "adapter_config.json");
   NamedTensors tensors = numbered_tensors(tiny("llama"));
   tensors.emplace_back("base_model.model.model.layers.0.self_attn.q_proj.lora_A.default.weight",

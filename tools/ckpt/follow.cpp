@@ -70,7 +70,9 @@ class Follower {
       out_ << ", the same parameter as " << printable(first);
     out_ << '\n';
     if (!is_ordinary_) {
-      out_ << "  whole: one file for each state\n";
+      out_ << (checkpoint_.kind == Checkpoint::Kind::kDcp
+                   ? "  boxes of it are items of .distcp files\n"
+                   : "  whole: one file for each state\n");
       return;
     }
     for (int tp = 0; tp < tp_size_ && is_cut_; ++tp)

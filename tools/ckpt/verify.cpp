@@ -44,7 +44,8 @@ class Verifier {
       if (is_torch_file(files_[i])) attempt([&] { check_file(files_[i]); });
     });
     attempt([&] { check_manifest(); });
-    if (kind_ != Kind::kWeights) {
+    if (kind_ == Kind::kDcp) attempt([&] { check_items(); });
+    if (kind_ == Kind::kOrdinary || kind_ == Kind::kUniversal) {
       attempt([&] { check_file_set(); });
       attempt([&] { check_counters(); });
     }
@@ -119,6 +120,24 @@ class Verifier {
     // There may be thousands of files. Weights, and shapes that dp rank 0 repeats, are not kept.
     if (content.find(keys::kModule)) content.set(keys::kModule, true);
     if (rank->second.name.dp_rank > 0) content.erase(keys::kParamShapes);
+  }
+
+  // Checks every item of the files of torch.distributed.checkpoint against its CRC.
+  void check_items() {
+    const DcpFolder folder = read_dcp(path_);
+    std::set<fs::path> used;
+    for (const DcpItem& item : folder.items) used.insert(item.file->path());
+    for (const fs::path& file : files_)
+      if (file.extension() == kDcpSuffix && !used.contains(file))
+        add(file.string() + ": " + std::string(kDcpMetadata) + " names no item of it");
+    parallel_for(folder.items.size(), options_.workers, [&](size_t i) {
+      attempt([&] {
+        const ZipReader zip = folder.items[i].open();
+        if (!zip.has_crcs()) add(without_crcs_, zip.file()->path().string());
+        for (const auto& record : zip.records()) attempt([&] { zip.check(record); });
+        read_->add(folder.items[i].length);
+      });
+    });
   }
 
   // Checks the files against the manifest, if the save wrote one.

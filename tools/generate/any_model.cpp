@@ -44,7 +44,7 @@ void write(ModelDefinition& model, const std::string& program, const GenerateFla
   fit_window(flags, facts.seq_length, setup);
   print_notes(program, setup);
   const auto stage = model.make_stage(config, grid, torch::kFloat);
-  load_weights(*stage, grid, setup.checkpoint);
+  load_weights(*stage, grid, setup);
   StageTextModel text(*stage);
   write_texts(text, setup, flags);
 }

@@ -39,10 +39,11 @@ struct GptSetup : TextSetup {
 
 // Returns the checkpoint's model. Vocabulary and width must fit the checkpoint's table, so that
 // nothing larger than the checkpoint is ever made.
-GptConfig model_of(const Checkpoint& checkpoint, const GptFlags& flags) {
+GptConfig model_of(const TextSetup& setup, const GptFlags& flags) {
+  const Checkpoint& checkpoint = setup.base ? *setup.base : setup.checkpoint;
   const std::string path = checkpoint.path.string();
   GptConfig gpt = flags.gpt;
-  if (const Value args = args_of(checkpoint)) {
+  if (const Value args = args_of(setup.checkpoint)) {
     require(flags.model_flag.empty(), "--" + flags.model_flag + ": " + path +
                                           " has the model's flags itself; drop them here");
     gpt = gpt_of_args(args);
@@ -98,7 +99,7 @@ GptFlags parse_gpt_flags(const std::vector<std::string>& args) {
 GptSetup set_up_gpt(const GptFlags& flags) {
   GptSetup setup;
   open_checkpoint(flags, setup);
-  setup.gpt = model_of(setup.checkpoint, flags);
+  setup.gpt = model_of(setup, flags);
   read_prompts(flags, setup.gpt.vocab_size, setup);
   fit_window(flags, setup.gpt.seq_length, setup);
   fit_positions(setup);
@@ -122,7 +123,7 @@ void generate(const GptFlags& flags, const ProcessGrid& grid) {
   print_notes("generate", setup);
   set_threads(setup.gpt);
   GptModel model(setup.gpt, grid, torch::kFloat, /*micro_batch_size=*/1, /*seed=*/0);
-  load_weights(model, grid, setup.checkpoint);
+  load_weights(model, grid, setup);
   Decoder decoder(model);
   write_texts(decoder, setup, flags);
 }

@@ -9,6 +9,7 @@
 #include "framework/config/require.h"
 #include "framework/util/errors.h"
 #include "framework/util/parse_number.h"
+#include "framework/util/shell_word.h"
 #include "tools/run_tool.h"
 
 namespace anymesh {
@@ -51,6 +52,8 @@ void add_generate_flags(FlagTable& table, GenerateFlags& flags) {
       "a tag or universal folder, or weights",
       "required");
   table.add("load-tag", flags.load_tag, "the checkpoint in --load", "the one of 'latest'");
+  table.add("pretrained-checkpoint", flags.pretrained_checkpoint,
+            "the model that the adapter in --load was trained beside, if it was saved alone");
   table.add("prompts", flags.prompts, "beginnings of texts, one text for each",
             "a text from <|endoftext|> or <s> on");
   table.add(
@@ -168,6 +171,17 @@ void open_checkpoint(const GenerateFlags& flags, TextSetup& setup) {
   const std::filesystem::path path = flags.load;
   setup.checkpoint =
       open_checkpoint(flags.load_tag.empty() ? path : path / flags.load_tag, /*threads=*/4);
+  const Value args = args_of(setup.checkpoint).value_or(Value::dict()),
+              base = args.find("pretrained_checkpoint").value_or("");
+  const bool alone = args.find("exclude_frozen_parameters").value_or(false).as_bool(),
+             has_base = !flags.pretrained_checkpoint.empty();
+  require(has_base || !alone, setup.checkpoint.path.string(),
+          ": was saved without the model beside it (--exclude-frozen-parameters); give the model "
+          "too: --pretrained-checkpoint ",
+          base == Value("") ? "DIR" : shell_word(base.as_string()));
+  require(alone || !has_base, setup.checkpoint.path.string(),
+          ": has the whole model; leave out --pretrained-checkpoint");
+  if (has_base) setup.base = open_checkpoint(flags.pretrained_checkpoint, /*threads=*/4);
   for (const std::string& flag : flags.ignored)
     setup.notes.push_back("ignored, as it changes no result here: " + flag);
 }
@@ -195,7 +209,8 @@ void print_notes(const std::string& program, const TextSetup& setup) {
     std::fprintf(stderr, "%s: note: %s\n", program.c_str(), printable_message(note).c_str());
 }
 
-void load_weights(StageModule& model, const ProcessGrid& grid, const Checkpoint& checkpoint) {
+void load_weights(StageModule& model, const ProcessGrid& grid, const TextSetup& setup) {
+  const Checkpoint& checkpoint = setup.checkpoint;
   std::set<std::string> left;
   for (const std::string& name : checkpoint.names()) left.insert(checkpoint.first_name(name));
   for (const ParamSpec& spec : model.params())
@@ -204,7 +219,8 @@ void load_weights(StageModule& model, const ProcessGrid& grid, const Checkpoint&
   if (!left.empty())
     throw DamagedFile(checkpoint.path.string() + ": has " + *left.begin() +
                       ", which such a model does not have (see the model's flags)");
-  load_state_dict_from_zero_checkpoint(model, grid, checkpoint);
+  load_state_dict_from_zero_checkpoint(model, grid, checkpoint,
+                                       setup.base ? &*setup.base : nullptr);
 }
 
 }  // namespace anymesh

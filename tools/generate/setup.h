@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,7 @@ namespace anymesh {
 // Programs that write text share these flags and steps, whatever their model. Flags that Megatron's
 // text generation has are spelled as there.
 struct GenerateFlags {
-  std::string load, load_tag;
+  std::string load, load_tag, pretrained_checkpoint;
   std::vector<std::string> prompts;
   int num_tokens = 30;  // Megatron's default
   int window = 0;       // 0: the model's seq_length
@@ -48,6 +49,7 @@ struct Prompt {
 // Everything but the model. Only metadata has been read, nothing of the model's size.
 struct TextSetup {
   Checkpoint checkpoint;
+  std::optional<Checkpoint> base;  // has what `checkpoint`, an adapter, was saved without
   std::unique_ptr<Tokenizer> tokenizer;
   std::vector<Prompt> prompts;
   int window = 0;                  // tokens that the model reads at a time
@@ -65,9 +67,9 @@ void fit_window(const GenerateFlags& flags, int seq_length, TextSetup& setup);
 
 void print_notes(const std::string& program, const TextSetup& setup);
 
-// Fills the model in fp32 from the checkpoint's masters. Throws for parameters that are missing,
-// left over or of another shape.
-void load_weights(StageModule& model, const ProcessGrid& grid, const Checkpoint& checkpoint);
+// Fills the model in fp32 from the checkpoint's masters, and its base's. Throws for parameters that
+// are missing, left over or of another shape.
+void load_weights(StageModule& model, const ProcessGrid& grid, const TextSetup& setup);
 
 // Writes a text behind each of setup.prompts to stdout, the first as it comes, and the times to
 // stderr. All texts are read up to the same position. There, a text whose prompt goes on takes its

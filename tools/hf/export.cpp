@@ -25,16 +25,22 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kWhat = "the output folder";  // in messages
 constexpr FolderKind kExport{"an unchanged export of ours", recorded_entries};
+constexpr const char* kSuffix = ".safetensors";
 
 // The small files of an export, by name.
 using Texts = std::map<std::string, std::string>;
+
+// Whether it describes a model of transformers, rather than what belongs to one.
+bool is_model(const HfDescription& described) {
+  return described.files.config == std::string(kHfConfigFile);
+}
 
 // Returns the description's config.json, which says another dtype than float32.
 std::string config_text(const HfDescription& model, DType dtype) {
   Json json = Json::parse(model.config, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded())
-    throw UserError(std::string("the description's ") + kHfConfigFile + " is no JSON");
-  if (dtype == DType::kFloat32 || !json.is_object()) return model.config;
+    throw UserError(std::string("the description's ") + model.files.config + " is no JSON");
+  if (dtype == DType::kFloat32 || !json.is_object() || !is_model(model)) return model.config;
   json["dtype"] = dtype_name(dtype);
   if (json.contains("torch_dtype")) json["torch_dtype"] = dtype_name(dtype);  // of older versions
   return json.dump(2) + "\n";
@@ -51,7 +57,8 @@ std::string generation_text(const std::string& config) {
 
 // Returns the files to write beside the weights and the copied ones.
 Texts texts_of(const HfDescription& model, DType dtype, const std::vector<std::string>& copied) {
-  Texts texts{{kHfConfigFile, config_text(model, dtype)}};
+  Texts texts{{model.files.config, config_text(model, dtype)}};
+  if (!is_model(model)) return texts;
   const std::string generation = generation_text(texts[kHfConfigFile]);
   const bool is_copied = std::ranges::find(copied, kHfGenerationFile) != copied.end();
   if (!generation.empty() && !is_copied) texts[kHfGenerationFile] = generation;
@@ -60,12 +67,14 @@ Texts texts_of(const HfDescription& model, DType dtype, const std::vector<std::s
 
 // Throws if the folder has files that this export does not write too, and which would be lost. A
 // generation_config.json of an earlier one may go.
-void expect_no_more(const fs::path& folder, const std::vector<std::string>& others) {
+void expect_no_more(const fs::path& folder, const HfDescription& model,
+                    const std::vector<std::string>& others) {
   if (!fs::is_directory(folder)) return;
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename();
-    if (!is_weights_file(name, /*safetensors=*/true) && name != kHfGenerationFile &&
-        std::ranges::find(others, name) == others.end())
+    const bool is_weights = is_model(model) ? is_weights_file(name, /*safetensors=*/true)
+                                            : name == model.files.weights + std::string(kSuffix);
+    if (!is_weights && name != kHfGenerationFile && std::ranges::find(others, name) == others.end())
       throw DamagedFile(folder.string() + " has " + name +
                         ", which is of no earlier export; it would be replaced. Give another");
   }
@@ -111,17 +120,18 @@ HfExport export_hf(const HfExportOptions& options, const DescribeHf& describe,
   const fs::path path = resolve_tag(options.checkpoint, options.tag);
   const fs::path output = without_trailing_slash(options.output);
   const fs::path tokenizer = options.tokenizer.empty() ? options.checkpoint : options.tokenizer;
-  const std::vector<std::string> carried = tokenizer_files(tokenizer);
+  std::vector<std::string> carried = tokenizer_files(tokenizer);
   if (carried.empty() && !options.tokenizer.empty())
     throw DamagedFile(tokenizer.string() + ": has no " + kHfTokenizerFiles[0] +
                       " nor another file of a tokenizer (--tokenizer)");
-  std::vector<std::string> others = carried;  // files beside the weights
-  others.insert(others.end(), {kHfConfigFile, std::string(kRecordFile)});
-  expect_no_more(output, others);
-  OutputFolder out(output, kWhat, kExport);
   const SourceFiles sources(path);
   const Checkpoint checkpoint = open_checkpoint(path, write_threads());
   HfDescription model = describe(checkpoint, token_ids_of(checkpoint, tokenizer));
+  if (!is_model(model)) std::erase(carried, kHfGenerationFile);
+  std::vector<std::string> others = carried;  // files beside the weights
+  others.insert(others.end(), {model.files.config, std::string(kRecordFile)});
+  expect_no_more(output, model, others);
+  OutputFolder out(output, kWhat, kExport);
   const Texts texts = texts_of(model, options.dtype, carried);
   if (texts.contains(kHfGenerationFile)) others.emplace_back(kHfGenerationFile);
   const NamedTensors tensors = tensors_of(checkpoint, model, options.dtype);
@@ -134,12 +144,14 @@ HfExport export_hf(const HfExportOptions& options, const DescribeHf& describe,
     plan.others.insert(others.begin(), others.end());
     out.prepare(plan);
   };
-  report.written = write_weights(tensors,
-                                 {.folder = out.folder(),
-                                  .prepare = prepare,
-                                  .max_shard_size = options.max_shard_size,
-                                  .safetensors = true},
-                                 none, progress);
+  report.written =
+      write_weights(tensors,
+                    {.folder = out.folder(),
+                     .prepare = prepare,
+                     .max_shard_size = is_model(model) ? options.max_shard_size : UINT64_MAX,
+                     .safetensors = true,
+                     .stem = model.files.weights},
+                    none, progress);
   FolderRecord record(out.folder());
   for (const auto& [name, text] : texts) record.write_in(name, text);
   for (const std::string& name : carried) record.copy_in(tokenizer / name, name);

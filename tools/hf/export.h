@@ -48,10 +48,15 @@ struct HfParameter {
 };
 
 struct HfDescription {
+  // The names of the files, the second without .safetensors.
+  struct Files {
+    const char *config = kHfConfigFile, *weights = "model";
+  };
   std::string model;                    // "GPT-2", for messages
   std::string config;                   // the text of config.json
   std::vector<HfParameter> parameters;  // all that the checkpoint has
   std::vector<std::string> notes = {};  // for the user, a line each
+  Files files = {};
 };
 
 // Describes the model of a checkpoint, mostly from its args (args.h). `ids` are those of the

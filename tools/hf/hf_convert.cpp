@@ -25,10 +25,15 @@ constexpr const char* kHelp =
                                         SAVE: gets a universal checkpoint, without optimizer state,
                                         for pretrain_gpt --load SAVE --universal-checkpoint )"
     R"(--finetune
+                                        --adapter FOLDER: an adapter of PEFT for it, or a Trainer's
+                                        folder with one, whose optimizer's states go along
   hf_convert export CHECKPOINT MODEL    CHECKPOINT: a folder with 'latest', a tag or universal )"
     R"(folder
                                         of any mesh and ZeRO stage, or weights, with --config
                                         MODEL: for AutoModelForCausalLM.from_pretrained
+                                        --merge: with LoRA adapters added to its weights
+                                        --adapter BASE: the adapters alone, for PEFT, beside the
+                                        model of that name or folder
 
  A tokenizer's files go along as they are: import copies them to SAVE, export takes them from
  --tokenizer, else from CHECKPOINT. Exit code: 0 done, 1 it cannot be, 2 wrong arguments.
@@ -39,6 +44,8 @@ struct Command {
   HfExportOptions options;  // import: the checkpoint is MODEL, the output SAVE
   std::string config;
   bool overwrite = false;
+  std::string adapter;  // import: its folder; export: the name of its base model
+  bool merge = false;
 };
 
 Command parse(int argc, char** argv) {
@@ -46,6 +53,9 @@ Command parse(int argc, char** argv) {
   const auto text = text_value();
   // clang-format off
   flags.add_options()
+    ("adapter", "import: folder of a LoRA adapter; export: name of the base model of one", text,
+     "FOLDER|BASE")
+    ("merge", "export: add the LoRA adapters to the weights")
     ("dtype", "export: round all weights to fp32, bf16 or fp16", text_value("fp32"), "TYPE")
     ("max-shard-size", "export: largest file", text_value("5GB"), "SIZE")
     ("tag", "export: tag in CHECKPOINT (default: the one of 'latest')", text, "TAG")
@@ -65,11 +75,21 @@ Command parse(int argc, char** argv) {
   if (text_of(parsed, "from").empty() || text_of(parsed, "to").empty() ||
       !parsed.unmatched().empty())
     throw_error(command.name, " takes two folders, from and to");
-  for (const char* flag : {"dtype", "max-shard-size", "tag", "config", "tokenizer"})
+  for (const char* flag : {"merge", "dtype", "max-shard-size", "tag", "config", "tokenizer"})
     if (command.name == "import" && parsed.count(flag)) throw_error("--", flag, " is of export");
   command.config = text_of(parsed, "config");
   command.overwrite = parsed.count("overwrite") > 0;
   if (command.name == "export" && command.overwrite) throw_error("--overwrite is of import");
+  command.adapter = text_of(parsed, "adapter");
+  command.merge = parsed.count("merge") > 0;
+  if (parsed.count("adapter") && command.adapter.empty())
+    throw_error("--adapter is empty; expected the ",
+                command.name == "import" ? "folder of an adapter" : "name of its base model");
+  for (const char* flag : {"merge", "max-shard-size"})
+    if (command.name == "export" && !command.adapter.empty() && parsed.count(flag))
+      throw_error(
+          "--", flag,
+          " and --adapter exclude each other: PEFT has adapters in one file, beside their model");
   command.options = {.checkpoint = text_of(parsed, "from"),
                      .tag = text_of(parsed, "tag"),
                      .output = text_of(parsed, "to"),
@@ -79,9 +99,11 @@ Command parse(int argc, char** argv) {
   return command;
 }
 
-void run_import(const HfExportOptions& options, bool overwrite) {
+void run_import(const Command& command) {
+  const HfExportOptions& options = command.options;
   const HfImport report = with_progress([&](const ProgressCallback& progress) {
-    return import_hf(options.checkpoint, options.output, progress, overwrite);
+    return import_hf(options.checkpoint, options.output, progress, command.overwrite,
+                     command.adapter);
   });
   const GptConfig& gpt = report.model.gpt;
   const auto bytes = static_cast<double>(report.bytes);
@@ -91,7 +113,7 @@ void run_import(const HfExportOptions& options, bool overwrite) {
               size_text(bytes).c_str(), pace(bytes, report.seconds).c_str());
   print_rest(options.output, report.tokenizer, report.notes);
   const TokenizerChoice tokenizer = tokenizer_of(open_checkpoint(report.output, 1), {});
-  std::string flags = flags_of_gpt(gpt);
+  std::string flags = flags_of_gpt(with_lora(gpt, report.lora));
   if (tokenizer.type.empty()) {
     std::printf(
         "pretrain_gpt goes on from it with these flags; --seq-length may be less, and the "
@@ -102,17 +124,17 @@ void run_import(const HfExportOptions& options, bool overwrite) {
     std::printf("pretrain_gpt goes on from it with these flags; --seq-length may be less:\n");
     flags += " " + flags_of(tokenizer);
   }
-  std::printf("%s --load %s --universal-checkpoint --finetune\n", flags.c_str(),
-              shell_word(options.output).c_str());
+  std::printf("%s --load %s --universal-checkpoint%s\n", flags.c_str(),
+              shell_word(options.output).c_str(), report.resumes ? "" : " --finetune");
 }
 
 int convert(const Command& command) {
   if (command.name == "export")
-    return export_and_report(command.options,
-                             [&](const Checkpoint& checkpoint, const TokenIds& ids) {
-                               return describe_gpt(checkpoint, ids, command.config);
-                             });
-  run_import(command.options, command.overwrite);
+    return export_and_report(
+        command.options, [&](const Checkpoint& checkpoint, const TokenIds& ids) {
+          return describe_gpt(checkpoint, ids, command.config, {command.merge, command.adapter});
+        });
+  run_import(command);
   return 0;
 }
 

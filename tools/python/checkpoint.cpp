@@ -218,6 +218,7 @@ std::string format_of(const Handle& handle) {
   const Checkpoint& checkpoint = handle.checkpoint();
   if (checkpoint.kind == Kind::kOrdinary) return "deepspeed";
   if (checkpoint.kind == Kind::kUniversal) return "universal";
+  if (checkpoint.kind == Kind::kDcp) return "dcp";
   const fs::path entry =
       fs::is_directory(checkpoint.path) ? weights_entry(checkpoint.path) : checkpoint.path;
   return entry.string().find("safetensors") != std::string::npos ? "safetensors" : "torch";

@@ -43,7 +43,8 @@ RunForm form_of(const RecordedRun& run) {
                          .micro_batch_size = config.batch.micro_batch_size,
                          .element_bytes = config.precision.bf16 || config.precision.fp16 ? 2 : 4,
                          .sequence_parallel = config.parallel.sequence_parallel,
-                         .activation_checkpointing = config.engine.activation_checkpointing};
+                         .activation_checkpointing = config.engine.activation_checkpointing,
+                         .same_bits = config.parallel.same_bits};
     for (int pp = 0; pp < run.mesh.pp_size; ++pp) form.stages.push_back(comm_form(gpt, step, pp));
     form.dp = run.mesh.dp_size;
     form.parts_differ = step.sequence_parallel && step.zero_stage > 0 && run.mesh.dp_size > 1;

@@ -97,7 +97,7 @@ torch::Tensor MlpModel::forward(const torch::Tensor& input, const MicroBatch& ba
   torch::Tensor hidden = input;
   int unit = 0;  // as the constructor counts them
   if (grid_.is_first_stage()) {
-    hidden = runner_.run(unit++, {}, [&](const torch::Tensor&) { return embed(batch.tokens); });
+    hidden = runner_.run(unit++, {}, [&](const torch::Tensor&) { return embed(batch.inputs); });
   }
   for (const MlpLayer& layer : layers_) {
     hidden =
@@ -106,7 +106,7 @@ torch::Tensor MlpModel::forward(const torch::Tensor& input, const MicroBatch& ba
   if (!grid_.is_last_stage()) return hidden;
   return runner_.run(unit, hidden, [this, labels = batch.labels](const torch::Tensor& h) {
     if (!labels.defined()) return logits(h);
-    return vocab_parallel_cross_entropy(logits(h), labels, config_.vocab_size, grid_.tp).mean();
+    return vocab_parallel_cross_entropy(logits(h), labels, config_.vocab_size, tp_).mean();
   });
 }
 

@@ -5,6 +5,8 @@
 #include "tutorials/13_new_model/mlp_definition.h"
 
 int main(int argc, char** argv) {
-  return anymesh::pretrain(argc, argv, "pretrain_mlp", "Trains an MLP language model on any mesh.",
-                           [] { return std::make_unique<anymesh::Mlp>(); });
+  return anymesh::pretrain(argc, argv,
+                           {.name = "pretrain_mlp",
+                            .description = "Trains an MLP language model on any mesh.",
+                            .model = anymesh::make_model<anymesh::Mlp>});
 }

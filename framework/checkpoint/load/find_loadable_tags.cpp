@@ -142,6 +142,11 @@ LoadableTags find_loadable_tags(const fs::path& load_dir, const LoadOptions& opt
   return found;
 }
 
+bool is_tag_folder(const fs::path& folder) {
+  return fs::exists(folder / model_states_file(0)) ||
+         fs::exists(folder / zero3_model_states_file(0, 0));
+}
+
 Value saved_metadata(const fs::path& load_dir, LoadOptions options) {
   try {
     LoadableTags found = find_loadable_tags(load_dir, options);

@@ -31,6 +31,9 @@ struct LoadableTags {
 // no other may be taken. A folder with neither a pointer file nor committed tags gives no tags.
 LoadableTags find_loadable_tags(const std::filesystem::path& load_dir, const LoadOptions& options);
 
+// Whether the folder is a tag's own, ordinary or universal, by the first rank's metadata.
+bool is_tag_folder(const std::filesystem::path& folder);
+
 // Returns the metadata that a load would most likely find, before there are other ranks; None if
 // there is nothing to load. Reporting errors is left to the load.
 Value saved_metadata(const std::filesystem::path& load_dir, LoadOptions options);

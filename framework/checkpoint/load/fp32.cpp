@@ -104,12 +104,13 @@ void load_state_dict_from_zero_checkpoint(StageModule& model, const ProcessGrid&
 }
 
 void load_state_dict_from_zero_checkpoint(StageModule& model, const ProcessGrid& grid,
-                                          const Checkpoint& checkpoint) {
+                                          const Checkpoint& checkpoint, const Checkpoint* base) {
   const torch::NoGradGuard no_grad;
   std::vector<TensorRecord> weights;
   std::string missing;
   for (const ParamSpec& spec : model.params()) {
     weights.push_back(find_parameter(checkpoint, spec).weight());
+    if (!weights.back().bytes && base) weights.back() = find_parameter(*base, spec).weight();
     if (!weights.back().bytes) missing += " " + spec.name;
   }
   TORCH_CHECK(missing.empty(), checkpoint.path.string(), ": the checkpoint has no parameter",

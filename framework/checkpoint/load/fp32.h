@@ -83,9 +83,10 @@ void load_state_dict_from_zero_checkpoint(torch::nn::Module& model,
 void load_state_dict_from_zero_checkpoint(StageModule& model, const ProcessGrid& grid,
                                           const std::filesystem::path& checkpoint_dir,
                                           const std::string& tag = "");
-// The same, from a checkpoint that is already open.
+// The same, from a checkpoint that is already open. A `base` has what that leaves out.
 void load_state_dict_from_zero_checkpoint(StageModule& model, const ProcessGrid& grid,
-                                          const Checkpoint& checkpoint);
+                                          const Checkpoint& checkpoint,
+                                          const Checkpoint* base = nullptr);
 
 // Writes the weights as files for torch and Hugging Face; see export_fp32 for their names.
 // `max_shard_size` is a size such as "5GB" or "300MB"; empty (DeepSpeed: None) means one file.

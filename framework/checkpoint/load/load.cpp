@@ -4,6 +4,7 @@
 #include <set>
 
 #include "framework/checkpoint/checkpoint.h"
+#include "framework/checkpoint/load/adapter.h"
 #include "framework/checkpoint/load/announcements.h"
 #include "framework/checkpoint/load/collective_checksums.h"
 #include "framework/checkpoint/load/find_loadable_tags.h"
@@ -38,16 +39,11 @@ std::string falling_back(const std::string& tag, const std::string& damage,
                   " (--no-fallback would stop here)");
 }
 
-bool has_metadata(const fs::path& folder) {
-  return fs::exists(folder / model_states_file(0)) ||
-         fs::exists(folder / zero3_model_states_file(0, 0));
-}
-
 // Explains why there is nothing to load.
 std::string nothing_in(const fs::path& load_dir, bool universal) {
   if (!fs::is_directory(load_dir))
     return c10::str("--load ", load_dir.string(), ": no such folder; nothing was loaded");
-  if (has_metadata(load_dir)) {
+  if (is_tag_folder(load_dir)) {
     const fs::path folder = fs::canonical(load_dir);
     return c10::str("--load ", load_dir.string(), ": is the folder of one tag; give --load ",
                     shell_word(folder.parent_path()), " --load-tag ", shell_word(folder.filename()),
@@ -140,37 +136,55 @@ void check_has_optimizer(const Value& metadata, const LoadOptions& options) {
       "step with fresh moments");
 }
 
-// Refuses a checkpoint that made steps but has no moments: it used another optimizer, such as SGD.
-void check_has_stepped(const Value& metadata, int64_t steps) {
+// Returns the steps that the optimizer made: those that the states have, or the run's, for an
+// optimizer that counts none. Refuses a checkpoint that made steps but has no moments: it used
+// another optimizer, such as SGD.
+int64_t steps_made(const Value& metadata, int64_t in_states, const Optimizer& optimizer) {
   const int64_t made = metadata.find(keys::kGlobalSteps).value_or(0).as_int() -
                        metadata.find(keys::kSkippedSteps).value_or(0).as_int();
-  TORCH_CHECK(steps > 0 || made <= 0, metadata.where(), ": the run made ", made,
-              " steps, but its optimizer has no state that Adam could go on with; --no-load-optim "
-              "or --finetune load the weights alone");
+  if (in_states == 0 && !optimizer.counts_steps()) return made;
+  TORCH_CHECK(in_states > 0 || made <= 0, metadata.where(), ": the run made ", made,
+              " steps, but its optimizer has no state that ", optimizer.name(),
+              " could go on with; --no-load-optim or --finetune load the weights alone");
+  return in_states;
 }
 
 // Finds parameters that only the checkpoint or only the model has. Throws if the load is strict,
-// else returns a line to print. Frozen parameters may be missing. Collective.
-std::string check_names(const Checkpoint& checkpoint, const CheckpointedRun& run,
+// else returns a line to print. Frozen parameters may be missing, with the limits of adapter.h.
+// Collective.
+std::string check_names(const Checkpoint& checkpoint, CheckpointedRun& run,
                         const LoadOptions& options) {
   std::vector<std::string> mine;
   for (const ParamSpec& spec : run.stage.params())
-    mine.insert(mine.end(), {spec.name, spec.other_name, spec.frozen() ? "frozen" : ""});
+    mine.insert(mine.end(), {spec.name, spec.other_name,
+                             spec.frozen() ? "frozen"
+                             : spec.buffer ? "buffer"
+                                           : "trained"});
   const std::vector<std::string> all = gather_lines(*run.grid.pp, mine);
   std::set<std::string> known, missing, excluded, unexpected;
+  bool has_trained = false;
   for (size_t i = 0; i < all.size(); i += 3) {
-    const std::string &name = all[i], &other = all[i + 1], &frozen = all[i + 2];
+    const std::string &name = all[i], &other = all[i + 1], &kind = all[i + 2];
+    const bool found = checkpoint.contains(name) || checkpoint.contains(other);
     known.insert({name, other});
-    if (!checkpoint.contains(name) && !checkpoint.contains(other))
-      (frozen.empty() ? missing : excluded).insert(name);
+    if (!found) (kind == "frozen" ? excluded : missing).insert(name);
+    has_trained |= found && kind == "trained";
   }
   for (const std::string& name : checkpoint.names())
     if (!known.contains(name)) unexpected.insert(name);
+  const bool trains_adapter = !run.config.model.adapter_flags.empty();
+  if (trains_adapter) {
+    throw_together(*run.grid.world,
+                   adapter_refusal(checkpoint, run, options, has_trained, excluded));
+    if (!has_trained) missing.clear();  // they begin here
+  }
+  run.base_loaded |= excluded.empty();
   std::string text;
   if (!missing.empty()) text += "\n  missing in the checkpoint: " + c10::Join(", ", missing);
   if (!unexpected.empty())
     text += "\n  unexpected, not in this model: " + c10::Join(", ", unexpected);
-  const std::string kept = excluded.empty()
+  const std::string kept = trains_adapter ? adapter_note(has_trained, excluded)
+                           : excluded.empty()
                                ? ""
                                : "frozen parameters that the checkpoint leaves out keep the values "
                                  "they have: " +
@@ -199,7 +213,9 @@ LoadResult load_tag(const fs::path& load_dir, const fs::path& folder, Checkpoint
     const fs::path file = metadata_file(folder, run.grid);
     metadata = read_torch_file(file, &checks);
     if (!options.custom_load_fn) check_same_model(metadata, run);
+    check_has_adapter(metadata, folder, run, options);
     check_has_optimizer(metadata, options);
+    if (!options.load_module_only && !options.allow_other_bits) check_same_bits(metadata, run);
     restore_schedule(metadata, options, run.config.schedule);
     const bool own_way = options.custom_load_fn != nullptr || weights_only(options);
     if (!fs::exists(folder / kZeroFolder) && !own_way)
@@ -218,13 +234,14 @@ LoadResult load_tag(const fs::path& load_dir, const fs::path& folder, Checkpoint
       require_states(folder, checkpoint.states_refused,
                      "--no-load-optim or --finetune load the weights alone");
   });
+  run.base_loaded |= as_saved;
   const std::string names =
       as_saved || options.custom_load_fn ? "" : check_names(checkpoint, run, options);
-  const Value& adam = as_saved ? own_files.optimizer : checkpoint.optimizer_state;
+  const Value& torch = as_saved ? own_files.optimizer : checkpoint.optimizer_state;
   std::vector<std::string> fresh;
   StepsRead steps;
   read_together(world, folder, [&] {
-    if (!weights_only(options) && !opened.by_another) check_same_optimizer(metadata, adam);
+    if (!weights_only(options) && !opened.by_another) check_same_optimizer(metadata, torch, run);
     if (as_saved) {
       scaler = load_own_files(folder, own_files, run, checks, steps);
     } else {
@@ -242,8 +259,8 @@ LoadResult load_tag(const fs::path& load_dir, const fs::path& folder, Checkpoint
   finish_checks(world, folder, checks);
   std::string with_fresh;
   if (!weights_only(options)) {
-    run.optimizer.steps = common_step(world, steps, folder);
-    check_has_stepped(metadata, run.optimizer.steps);
+    run.optimizer.steps =
+        steps_made(metadata, common_step(world, steps, folder), run.optimizer.optimizer());
     all_or_none(world, [&] { check_second_moments(run.optimizer, folder); });
     with_fresh = announce_fresh(run, fresh,
                                 options.allow_fresh_moments || !options.load_module_strict ||
@@ -271,7 +288,7 @@ LoadResult load_tag(const fs::path& load_dir, const fs::path& folder, Checkpoint
   if (!options.load_module_only)
     for (std::string& line : announce_settings(metadata, run)) say(std::move(line));
   if (!weights_only(options))
-    for (std::string& line : announce_hyperparameters(adam, run)) say(std::move(line));
+    for (std::string& line : announce_hyperparameters(torch, run)) say(std::move(line));
   say(names);
   say(with_fresh);
   if (!weights_only(options)) say(restore_scaler(scaler, state.scaler));

@@ -7,6 +7,7 @@
 
 #include "framework/checkpoint/expert_ranks.h"
 #include "framework/checkpoint/load/find_loadable_tags.h"
+#include "framework/checkpoint/load/load_whole_tensors.h"
 #include "framework/checkpoint/torch_bridge.h"
 #include "framework/format/layout.h"
 #include "framework/format/sharded.h"
@@ -44,40 +45,58 @@ bool same_params(const Value& metadata, const CheckpointedRun& run) {
 
 // Reads one 1-D record into a group's partition. The record includes the padding, or has only the
 // `real` elements.
-void read_pieces(const Value& value, const Group& group, StateTensor Piece::*member, int64_t real) {
+template <class StateOf>
+void read_pieces(const Value& value, const Group& group, int64_t real, const StateOf& state_of) {
   const TensorRecord& record = value.as_tensor();
   const int64_t partition = group.layout.partition_numel();
   TORCH_CHECK(record.numel() == real || record.numel() == partition, value.where(), ": ",
               record.numel(), " elements, expected ", real);
   for (const Piece& piece : group.pieces)
-    read_elements(record, piece.partition_start, piece.*member, value.where());
+    read_elements(record, piece.partition_start, state_of(piece), value.where());
 }
 
-void load_partitions(const Value& adam, const Value& fp32, CheckpointedRun& run, StepsRead& steps) {
+void take_step(const Value& state, const Group& group, const std::string& name, StepsRead& steps) {
+  if (group.optimizer->counts_steps()) steps.emplace(state.at(kStepState).as_int(), name);
+}
+
+// Whether its state dicts have entries.
+bool has_entry(const Optimizer& optimizer) {
+  return !optimizer.states().empty() || optimizer.counts_steps();
+}
+
+void load_partitions(const Value& torch, const Value& fp32, CheckpointedRun& run,
+                     StepsRead& steps) {
   auto& groups = run.optimizer.groups();
-  const Value states = adam.at(keys::kState);
+  const auto states = torch.at(keys::kState).entries();
+  size_t next = 0;  // of the groups with states
   for (size_t g = 0; g < groups.size(); ++g) {
     const int64_t partition = groups[g].layout.partition_numel();
     const int64_t padding = run.optimizer.stage().partitions_parameters()
                                 ? 0
                                 : groups[g].layout.flat().padding(groups[g].partitions->rank());
-    const Value state = states.entries().at(g).second;
-    read_pieces(fp32.at(g), groups[g], &Piece::master, partition - padding);
-    read_pieces(state.at(kExpAvgState), groups[g], &Piece::exp_avg, partition);
-    read_pieces(state.at(kExpAvgSqState), groups[g], &Piece::exp_avg_sq, partition);
-    steps.emplace(state.at(kStepState).as_int(), groups[g].params[0].name);
+    read_pieces(fp32.at(g), groups[g], partition - padding,
+                [](const Piece& piece) { return piece.master; });
+    const std::vector<std::string> names = groups[g].optimizer->states();
+    if (!has_entry(*groups[g].optimizer)) continue;
+    const Value& state = states.at(next++).second;
+    for (size_t i = 0; i < names.size(); ++i)
+      read_pieces(state.at(names[i]), groups[g], partition,
+                  [&](const Piece& piece) { return piece.states[i]; });
+    take_step(state, groups[g], groups[g].params[0].name, steps);
   }
 }
 
-void load_whole(const Value& adam, CheckpointedRun& run, StepsRead& steps) {
-  const auto states = adam.at(keys::kState).entries();
+void load_whole(const Value& torch, CheckpointedRun& run, StepsRead& steps) {
+  const auto states = torch.at(keys::kState).entries();
   size_t i = 0;
   for (Group& group : run.optimizer.groups()) {
+    const std::vector<std::string> names = group.optimizer->states();
+    if (!has_entry(*group.optimizer)) continue;
     for (const Piece& piece : group.pieces) {
       const Value& state = states[i++].second;
-      read_elements(state.at(kExpAvgState).as_tensor(), 0, piece.exp_avg, state.where());
-      read_elements(state.at(kExpAvgSqState).as_tensor(), 0, piece.exp_avg_sq, state.where());
-      steps.emplace(state.at(kStepState).as_int(), group.params[piece.param].name);
+      for (size_t s = 0; s < names.size(); ++s)
+        read_elements(state.at(names[s]).as_tensor(), 0, piece.states[s], state.where());
+      take_step(state, group, group.params[piece.param].name, steps);
     }
   }
 }
@@ -124,8 +143,8 @@ void load_weights(const fs::path& folder, const Value& metadata, bool buffers, C
   }
 }
 
-// The key under which stages 1 to 3, and stage 0 with masters, keep Adam's state.
-std::string_view adam_key(ZeroStage stage) {
+// The key under which stages 1 to 3, and stage 0 with masters, keep the state of torch's optimizer.
+std::string_view torch_key(ZeroStage stage) {
   const bool wrapped = stage.partitions_optimizer() && !stage.partitions_parameters();
   return wrapped ? keys::kBaseOptimizerState : keys::kOptimizerStateDict;
 }
@@ -159,18 +178,24 @@ void check_masters(const Value& model_states, const Value& fp32, const Checkpoin
 bool has_our_states(const Value& optimizer, const CheckpointedRun& run) {
   const ZeroStage stage = run.optimizer.stage();
   const bool by_parameter = !stage.partitions_optimizer() && run.dtype == torch::kFloat;
-  size_t count = run.optimizer.groups().size();
-  if (by_parameter) {
-    count = 0;
-    for (const Group& group : run.optimizer.groups()) count += group.pieces.size();
-  }
-  const Value adam = by_parameter ? optimizer : optimizer.at(adam_key(stage));
-  const Value states = adam.is_dict() ? adam.find(keys::kState) : Value();
-  if (!states.is_dict() || states.size() != count) return false;  // none before the first step
-  for (const auto& [group, state] : states.entries()) {
-    if (!state.is_dict() || !state.contains(kStepState)) return false;
-    for (const auto& [name, value] : state.entries())
-      if (!is_adams_state(name)) return false;
+  std::vector<const Optimizer*> owners;  // of each entry
+  for (const Group& group : run.optimizer.groups())
+    if (has_entry(*group.optimizer))
+      owners.insert(owners.end(), by_parameter ? group.pieces.size() : 1, group.optimizer);
+  const Value torch = by_parameter ? optimizer : optimizer.at(torch_key(stage));
+  const Value states = torch.is_dict() ? torch.find(keys::kState) : Value();
+  if (!states.is_dict() || states.size() != owners.size()) return false;  // none before a step
+  if (run.optimizer.optimizer().sees_matrices())  // DeepSpeed has a momentum of whole matrices
+    for (const Value& group : torch.at(keys::kParamGroups).items())
+      if (!group.contains(keys::kOptimizerName)) return false;
+  const auto entries = states.entries();
+  for (size_t i = 0; i < owners.size(); ++i) {
+    const Value& state = entries[i].second;
+    if (!state.is_dict() || (owners[i]->counts_steps() && !state.contains(kStepState)) ||
+        state.size() != owners[i]->states().size() + state.contains(kStepState))
+      return false;
+    for (const std::string& name : owners[i]->states())
+      if (!state.contains(name)) return false;
   }
   if (const Value paddings = optimizer.find(keys::kParamAlignmentPaddings)) {
     for (const Value& group : paddings.items())
@@ -236,6 +261,9 @@ Value load_own_files(const fs::path& folder, const OwnFiles& own, CheckpointedRu
     const Value part = own.model_states.at(keys::kFrozenParamFragments).at(frozen.spec.name);
     read_elements(part.as_tensor(), 0, frozen.part, part.where());
   }
+  load_whole_states(run.optimizer, [&](const ParamSpec& spec, const std::string& state) {
+    return own.model_states.at(keys::kWholeStates).at(spec.name).at(state).as_tensor();
+  });
   if (!stage.partitions_optimizer() && run.dtype == torch::kFloat) {
     load_weights(folder, own.model_states, /*buffers=*/false, run, checks);
     load_whole(own.optimizer, run, steps);
@@ -245,7 +273,7 @@ Value load_own_files(const fs::path& folder, const OwnFiles& own, CheckpointedRu
   const std::string_view masters = stage.partitions_parameters()  ? keys::kFp32FlatGroups
                                    : stage.partitions_optimizer() ? keys::kFp32Groups
                                                                   : keys::kFp32GroupsFlat;
-  load_partitions(own.optimizer.at(adam_key(stage)), own.optimizer.at(masters), run, steps);
+  load_partitions(own.optimizer.at(torch_key(stage)), own.optimizer.at(masters), run, steps);
   check_masters(own.model_states, own.optimizer.at(masters), run, checks);
   // BF16_Optimizer has no scaler. At stage 0 the optimizer's dict itself has a scaler's keys.
   return stage.partitions_optimizer() ? own.optimizer.find(keys::kLossScaler) : own.optimizer;

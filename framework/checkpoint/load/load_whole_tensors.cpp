@@ -21,16 +21,40 @@ SavedParameter find(const Checkpoint& checkpoint, const ParamSpec& spec,
 }
 
 // Refuses states of another optimizer, or of Adam with amsgrad, because they would be lost.
-void check_is_adams(const Checkpoint& checkpoint, const SavedParameter& parameter,
-                    const std::string& name) {
+void check_states(const Checkpoint& checkpoint, const SavedParameter& parameter,
+                  const std::string& name, const Optimizer& optimizer) {
+  const auto whole = optimizer.whole_states(parameter.shape);
   for (const auto& [state, tensor] : parameter.states)
-    TORCH_CHECK(state == kFp32State || is_adams_state(state), checkpoint.path.string(), ": ", name,
-                " has the optimizer state ", state,
-                ", which this trainer's Adam has not; --no-load-optim or --finetune load the "
-                "weights alone");
+    TORCH_CHECK(state == kFp32State || has_state(optimizer, state) ||
+                    std::ranges::count(whole, state, &Optimizer::WholeState::name) > 0,
+                checkpoint.path.string(), ": ", name, " has the optimizer state ", state,
+                ", which this run's ", optimizer.name(),
+                " has not; --no-load-optim or --finetune load the weights alone");
 }
 
 }  // namespace
+
+void load_whole_states(ZeroOptimizer& optimizer, const WholeStateOf& state_of) {
+  for (ZeroOptimizer::Group& group : optimizer.groups()) {
+    for (size_t i = 0; i < group.params.size(); ++i) {
+      const ParamSpec& spec = group.params[i];
+      const auto states = group.optimizer->whole_states(spec.shape);
+      for (size_t s = 0; s < states.size(); ++s) {
+        const auto& [name, shape] = states[s];
+        const torch::Tensor& out = group.whole_states[i][s];
+        const auto record = state_of(spec, name);
+        if (!record) {
+          out.zero_();
+          continue;
+        }
+        TORCH_CHECK(record->shape == shape, name, " of ", spec.name, " is ",
+                    to_string(record->shape), " in the checkpoint, and ", to_string(shape),
+                    " in this run's ", group.optimizer->name());
+        read_elements(*record, 0, StateTensor(out.view(-1)), c10::str(name, " of ", spec.name));
+      }
+    }
+  }
+}
 
 SavedParameter find_parameter(const Checkpoint& checkpoint, const ParamSpec& spec) {
   const std::string& name = checkpoint.contains(spec.name) ? spec.name : spec.other_name;
@@ -82,19 +106,31 @@ std::vector<std::string> load_whole_tensors(const Checkpoint& checkpoint, Checkp
         read(parameter, kFp32State, spec, piece.param_start, piece.master);
       }
       if (weights_only) continue;
-      check_is_adams(checkpoint, parameter, spec.name);
-      if (!parameter.has_moments()) {
-        for (const StateTensor& moment : {piece.exp_avg, piece.exp_avg_sq})
-          moment.fill([](int64_t, const torch::Tensor& block) { block.zero_(); });
+      check_states(checkpoint, parameter, spec.name, *group.optimizer);
+      const std::vector<std::string> names = group.optimizer->states();
+      if (!names.empty() && !parameter.has_moments()) {
+        for (const StateTensor& state : piece.states)
+          state.fill([](int64_t, const torch::Tensor& block) { block.zero_(); });
         fresh.push_back(spec.name);
         continue;
       }
-      read(parameter, kExpAvgState, spec, piece.param_start, piece.exp_avg);
-      read(parameter, kExpAvgSqState, spec, piece.param_start, piece.exp_avg_sq);
+      for (size_t i = 0; i < names.size(); ++i)
+        read(parameter, names[i], spec, piece.param_start, piece.states[i]);
+      if (!group.optimizer->counts_steps()) continue;
       TORCH_CHECK(parameter.step, checkpoint.path.string(), ": step of ", spec.name, " is missing");
       steps.emplace(parameter.step.as_int(), spec.name);
     }
   }
+  if (!weights_only)
+    load_whole_states(run.optimizer, [&](const ParamSpec& spec, const std::string& state) {
+      const SavedParameter parameter = find(checkpoint, spec, custom);
+      count(spec, /*partitioned=*/false);
+      std::optional<TensorRecord> record;
+      if (parameter.has_moments()) record = parameter.state(state);
+      TORCH_CHECK(!record || record->bytes, checkpoint.path.string(), ": ", state, " of ",
+                  spec.name, " is missing; --no-load-optim or --finetune load the weights alone");
+      return record;
+    });
   return fresh;
 }
 

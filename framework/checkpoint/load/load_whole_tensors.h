@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +21,11 @@ namespace anymesh {
 std::vector<std::string> load_whole_tensors(const Checkpoint& checkpoint, CheckpointedRun& run,
                                             bool weights_only, const CustomLoadFn& custom,
                                             RecordChecksums& checks, StepsRead& steps);
+
+// Sets the states of whole parameters; those without a record become zero.
+using WholeStateOf =
+    std::function<std::optional<TensorRecord>(const ParamSpec&, const std::string& state)>;
+void load_whole_states(ZeroOptimizer& optimizer, const WholeStateOf& state_of);
 
 // Returns the checkpoint's copy of a parameter, under either of its names, or one without states if
 // there is none. Throws if the shape differs.

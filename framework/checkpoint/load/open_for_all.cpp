@@ -42,9 +42,12 @@ Ranges ranges_of(const CheckpointedRun& run) {
     add(frozen.spec, frozen.start, frozen.weight.numel());
   for (const ParamSpec& spec : run.stage.params())
     if (spec.buffer) add(spec, 0, spec.tensor.numel());
-  for (const auto& group : run.optimizer.groups())
+  for (const auto& group : run.optimizer.groups()) {
     for (const auto& piece : group.pieces)
       add(group.params[piece.param], piece.param_start, piece.master.numel());
+    for (size_t i = 0; i < group.params.size(); ++i)
+      if (!group.whole_states[i].empty()) add(group.params[i], 0, 0);
+  }
   return ranges;
 }
 
@@ -134,6 +137,8 @@ class PartWriter {
            {keys::kUniversalInfo, keys::kSharedParams, keys::kBufferNames, keys::kParamShapes,
             keys::kAutoEpLayers, keys::kWholeExperts, keys::kFolding, keys::kDsConfig})
         if (const Value value = state.find(key)) own.set(key, value);
+      if (const Value whole = state.find(keys::kWholeStates); whole && !weights_only_)
+        own.set(keys::kWholeStates, whole);
       const Value module = state.find(keys::kModule).value_or(Value::dict());
       Value buffers = Value::dict();
       for (const std::string& name : buffer_names(state))

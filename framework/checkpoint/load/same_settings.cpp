@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "framework/checkpoint/args.h"
+#include "framework/checkpoint/load/adapter.h"
 #include "framework/checkpoint/metadata.h"
 #include "framework/format/layout.h"
 
@@ -25,7 +26,7 @@ std::string text_of(const Value& value) {
   if (!value.is_sequence()) return value.found();
   std::vector<std::string> items;
   for (const Value& item : value.items()) items.push_back(text_of(item));
-  return c10::Join(",", items);
+  return c10::Join(value.size() > 0 && value.at(0).is_string() ? " " : ",", items);
 }
 
 // Numbers are compared by value, because Python may write 24 or 24.0.
@@ -52,10 +53,19 @@ std::vector<Difference> differences(const Value& metadata, const CheckpointedRun
   return found;
 }
 
+// Returns the flags of the model, and of its adapter unless the checkpoint is of a base alone.
+std::vector<std::string> flags_to_compare(const Value& metadata, const CheckpointedRun& run) {
+  std::vector<std::string> flags = run.config.model.flags;
+  const std::vector<std::string>& adapter = run.config.model.adapter_flags;
+  if (!is_base(metadata, run)) flags.insert(flags.end(), adapter.begin(), adapter.end());
+  return flags;
+}
+
 }  // namespace
 
 void check_same_model(const Value& metadata, const CheckpointedRun& run) {
-  for (const auto& [setting, theirs, ours] : differences(metadata, run, run.config.model.flags)) {
+  for (const auto& [setting, theirs, ours] :
+       differences(metadata, run, flags_to_compare(metadata, run))) {
     TORCH_CHECK(!std::holds_alternative<bool>(setting.value), metadata.where(),
                 ": the checkpoint was made with ", setting.dest, " = ", text_of(theirs),
                 ", this run has ", text_of(ours), "; see --", setting.flag);
@@ -71,6 +81,13 @@ void check_same_model(const Value& metadata, const CheckpointedRun& run) {
               run.config.model.vocab_size, "; see --tokenizer-type, --vocab-file and --vocab-size");
 }
 
+void check_same_bits(const Value& metadata, const CheckpointedRun& run) {
+  for (const auto& [setting, theirs, ours] : differences(metadata, run, {"same-bits"}))
+    TORCH_CHECK(false, metadata.where(), ": the checkpoint's run had --same-bits ", text_of(theirs),
+                ", this one has ", text_of(ours), ", so its bits would differ; give --same-bits ",
+                text_of(theirs), ", or --override-same-bits to go on with ", text_of(ours));
+}
+
 void check_same_schedule(const Value& metadata, const LrSchedule& schedule) {
   const Value saved = metadata.at(keys::kLrScheduler);
   if (!saved) return;
@@ -83,8 +100,10 @@ void check_same_schedule(const Value& metadata, const LrSchedule& schedule) {
                                                     {kWsdDecayStyle, schedule.wsd_decay_style}};
   std::string differences;
   for (const auto& [key, ours] : expected) {
-    const bool unused = schedule.style == "constant" &&
-                        (key == std::string("min_lr") || key == std::string("lr_decay_steps"));
+    const std::string_view name = key;
+    const bool unused = schedule.factor ? name != "max_lr" && name != "lr_decay_style"
+                                        : schedule.style == "constant" &&
+                                              (name == "min_lr" || name == "lr_decay_steps");
     const Value theirs = saved.find(key);
     if (unused || !theirs || same(theirs, ours)) continue;
     differences +=

@@ -11,8 +11,11 @@ namespace anymesh {
 // Compares a checkpoint's arguments with this run's flags. `metadata` is a model-states file. A
 // file without Megatron's `args` has nothing to compare, except for the vocabulary.
 
-// Throws unless the checkpoint has this run's model (ModelFacts::flags) and vocabulary.
+// Throws unless the checkpoint has this run's model (ModelFacts::flags) and vocabulary, and, if it
+// has an adapter, this run's (ModelFacts::adapter_flags).
 void check_same_model(const Value& metadata, const CheckpointedRun& run);
+// Refuses a run that sums in another way (--same-bits).
+void check_same_bits(const Value& metadata, const CheckpointedRun& run);
 
 // Throws unless the checkpoint has this run's LR schedule.
 void check_same_schedule(const Value& metadata, const LrSchedule& schedule);

@@ -16,12 +16,11 @@ using Piece = ZeroOptimizer::Piece;
 TensorRecord masters(const Group& group) {
   std::vector<StateTensor> pieces;
   for (const Piece& piece : group.pieces) pieces.push_back(piece.master);
-  return record_of(pieces, group.exp_avg.dtype());
+  return record_of(pieces, group.gradient.scalar_type());
 }
 
-// A param_groups entry, with the keys of torch.optim.AdamW and of Megatron.
+// A param_groups entry, with the keys of torch's optimizer and of Megatron.
 Value param_group(const CheckpointedRun& run, const TrainState& state, const Group& group) {
-  const AdamOptions& adam = run.optimizer.config().adam;
   const bool decays = group.weight_decay != 0, experts = group.params[0].experts;
   Value settings =
       Value::dict({{keys::kGroupName, experts  ? ExpertSpread::group_name(run.grid.topology.ep_size)
@@ -29,41 +28,39 @@ Value param_group(const CheckpointedRun& run, const TrainState& state, const Gro
                                                : "no_wd_no_scale_lr"},
                    {"wd_mult", decays ? 1.0 : 0.0},
                    {"lr_mult", 1.0},
-                   {"lr", run.config.schedule.at(static_cast<double>(state.scheduled_samples))},
-                   {"betas", Value::tuple({adam.beta1, adam.beta2})},
-                   {"eps", adam.eps},
-                   {"weight_decay", group.weight_decay},
-                   {"amsgrad", false},
-                   {"maximize", false},
-                   {"foreach", {}},
-                   {"capturable", false},
-                   {"differentiable", false},
-                   {"fused", {}},
-                   {"decoupled_weight_decay", true},
-                   {keys::kOptimizerName, kAdamW},
-                   {keys::kParams, {}}});
+                   {"lr", group.optimizer->lr_scale() *
+                              run.config.schedule.at(static_cast<double>(state.scheduled_samples))},
+                   {"weight_decay", group.weight_decay}});
+  for (const Optimizer::Setting& setting : group.optimizer->settings())
+    settings.set(setting.key, setting.value);
+  settings.set(keys::kOptimizerName, group.optimizer->name())
+      .set(keys::kOptimizerVersion, group.optimizer->version())
+      .set(keys::kParams, {});
   if (experts) settings.set(keys::kMoe, true);
   return settings;
 }
 
 // Returns one state entry per group: this rank's partition, padding included. With `by_parameter`
 // it returns torch's own form: one entry per whole parameter.
-Value adam_state(const CheckpointedRun& run, const TrainState& state, bool by_parameter) {
-  const auto entry = [&](const TensorRecord& exp_avg, const TensorRecord& exp_avg_sq) {
-    const auto step = static_cast<double>(run.optimizer.steps);
-    return Value::dict({{kStepState, record_of(torch::full({}, step, torch::kFloat))},
-                        {kExpAvgState, exp_avg},
-                        {kExpAvgSqState, exp_avg_sq}});
+Value torch_states(const CheckpointedRun& run, const TrainState& state, bool by_parameter) {
+  const auto entry_of = [&](const Group& group, const auto& record_at) {
+    const std::vector<std::string> names = group.optimizer->states();
+    if (names.empty() && !group.optimizer->counts_steps()) return Value();
+    const auto step = static_cast<double>(run.optimizer.steps);  // DeepSpeed's Lion needs it too
+    Value states = Value::dict({{kStepState, record_of(torch::full({}, step, torch::kFloat))}});
+    for (size_t i = 0; i < names.size(); ++i) states.set(names[i], record_at(i));
+    return states;
   };
   std::vector<TorchGroup> groups;
   for (const Group& group : run.optimizer.groups()) {
     TorchGroup& own = groups.emplace_back(TorchGroup{param_group(run, state, group), {}});
-    if (!by_parameter) own.states = {entry(record_of(group.exp_avg), record_of(group.exp_avg_sq))};
+    if (!by_parameter)
+      own.states = {entry_of(group, [&](size_t i) { return record_of(group.states[i]); })};
     for (const Piece& piece : group.pieces) {
       const auto shape = group.params[piece.param].tensor.sizes();
       if (by_parameter)
-        own.states.push_back(entry(record_of(piece.exp_avg.tensor().view(shape)),
-                                   record_of(piece.exp_avg_sq.tensor().view(shape))));
+        own.states.push_back(entry_of(
+            group, [&](size_t i) { return record_of(piece.states[i].tensor().view(shape)); }));
     }
   }
   return torch_state(groups);
@@ -83,13 +80,13 @@ Value scaler_value(const LossScaler& s) {
 // The optimizer in the model-states file at stage 0: DeepSpeed's fused FP16_Optimizer for half
 // precision, torch's own state for fp32.
 Value stage0_optimizer(const CheckpointedRun& run, const TrainState& state) {
-  if (run.dtype == torch::kFloat) return adam_state(run, state, /*by_parameter=*/true);
+  if (run.dtype == torch::kFloat) return torch_states(run, state, /*by_parameter=*/true);
   Value groups = Value::list();
   for (const Group& group : run.optimizer.groups()) groups.push_back(masters(group));
   Value optimizer = Value::dict({{keys::kDynamicLossScale, state.scaler.dynamic},
                                  {keys::kCurScale, state.scaler.scale},
                                  {keys::kCurIter, state.iteration},
-                                 {keys::kOptimizerStateDict, adam_state(run, state, false)},
+                                 {keys::kOptimizerStateDict, torch_states(run, state, false)},
                                  {keys::kFp32GroupsFlat, groups},
                                  {keys::kClipGrad, run.optimizer.config().clip_grad}});
   if (!state.scaler.dynamic) return optimizer;
@@ -127,13 +124,27 @@ Value cut_optimizer(const CheckpointedRun& run, const TrainState& state) {
                                     {keys::kOverflow, false},
                                     {keys::kClipGrad, run.optimizer.config().clip_grad},
                                     {keys::kDsVersion, kWrittenLikeDeepSpeed}}),
-              torch = adam_state(run, state, /*by_parameter=*/false);
+              torch = torch_states(run, state, /*by_parameter=*/false);
   std::vector<FlatState> flats;
   for (const Group& group : run.optimizer.groups()) flats.push_back(flat_state(run, group));
   const ZeroStage stage = run.optimizer.stage();
   return stage.partitions_parameters()
              ? zero3_state(common, run.grid.topology.dp_size, torch, flats)
              : zero12_state(common, stage.number(), torch, flats);
+}
+
+// Adds the states of whole parameters of this rank's stage.
+void add_whole_states(const CheckpointedRun& run, Value& metadata) {
+  Value all = Value::dict();
+  for (const Group& group : run.optimizer.groups())
+    for (size_t i = 0; i < group.params.size(); ++i) {
+      Value own = Value::dict();
+      const auto names = group.optimizer->whole_states(group.params[i].shape);
+      for (size_t s = 0; s < names.size(); ++s)
+        own.set(names[s].name, record_of(group.whole_states[i][s]));
+      if (!names.empty()) all.set(group.params[i].name, own);
+    }
+  if (all.size() > 0) metadata.set(keys::kWholeStates, all);
 }
 
 // Returns the file of ZeRO 0's optimizer that this rank has to write, or nullopt if another rank
@@ -151,6 +162,7 @@ std::optional<std::string> optimizer_file_of_experts(const CheckpointedRun& run)
 double write_rank_files(const CheckpointedRun& run, const TrainState& state,
                         const SaveOptions& options, Value metadata, const WriteFile& write) {
   if (options.weights_only) return write_weights_only(run, options, std::move(metadata), write);
+  add_whole_states(run, metadata);
   const ZeroStage stage = run.optimizer.stage();
   if (!stage.partitions_optimizer()) {
     if (ExpertSpread::from(metadata).layers.empty()) {

@@ -56,18 +56,18 @@ std::vector<std::string> states_of(const Shards& shards) {
   return states;
 }
 
-// Returns a tied layer's state out of one copy for each stage; they must be equal.
+// Returns a state out of the copies that `ranks` have; they must be equal.
 TensorRecord one_of(const std::string& what, const std::string& name,
-                    const std::vector<TensorRecord>& copies) {
+                    const std::vector<TensorRecord>& copies, const std::string& ranks) {
   TensorRecord tensor = copies[0];
   std::vector<BytesPtr> bytes;
   for (const TensorRecord& copy : copies) {
     if (copy.shape != tensor.shape || copy.dtype != tensor.dtype)
-      throw DamagedFile(name + ": pipeline stages have it as " + Value(tensor).found() +
-                        " and as " + Value(copy).found());
+      throw DamagedFile(name + ": " + ranks + " have it as " + Value(tensor).found() + " and as " +
+                        Value(copy).found());
     bytes.push_back(copy.bytes);
   }
-  if (copies.size() > 1) tensor.bytes = replicated(what, bytes, tensor.dtype, "pipeline stages");
+  if (copies.size() > 1) tensor.bytes = replicated(what, bytes, tensor.dtype, ranks);
   return tensor;
 }
 
@@ -183,7 +183,7 @@ SavedParameter Merger::trained(const std::string& name, const ShardsPtr& all) co
         if (ranks_->all_names.empty()) check_covered(name, *shard, state);
       copies.push_back(merge(name, rule, shapes[i], all, stages[i], state));
     }
-    parameter.states[state] = one_of(name + " (" + state + ")", name, copies);
+    parameter.states[state] = one_of(name + " (" + state + ")", name, copies, "pipeline stages");
   }
   for (const ParameterShard* shard : shards) {
     const Value &step = shard->step, &first = parameter.step;
@@ -197,7 +197,25 @@ SavedParameter Merger::trained(const std::string& name, const ShardsPtr& all) co
   const auto* layer = ranks_->experts.layer_of(name);
   parameter.keys =
       Value::dict(layer ? expert_keys(layer->experts) : merge_keys(rule, parameter.cut));
+  if (ranks_->states_refused.empty()) add_whole_states(parameter, name);
   return parameter;
+}
+
+void Merger::add_whole_states(SavedParameter& parameter, const std::string& name) const {
+  std::map<std::string, std::vector<TensorRecord>> copies;
+  for (const Value& state : ranks_->model_states)
+    if (const Value all = state.find(keys::kWholeStates); all && all.contains(name))
+      for (const auto& [key, tensor] : all.at(name).entries()) {
+        if (!key.is_string() || !is_state_name(key.as_string()) ||
+            parameter.states.contains(key.as_string()))
+          all.at(name).fail("states of " + name + " by names of their own, not " + key.found());
+        copies[key.as_string()].push_back(tensor.as_tensor());
+      }
+  for (const auto& [state, tensors] : copies) {
+    parameter.states[state] =
+        one_of(name + " (" + state + ")", name, tensors, "model-parallel ranks");
+    parameter.whole.insert(state);
+  }
 }
 
 // Untrained tensors keep their bits, except that half precision becomes float32.

@@ -24,6 +24,8 @@ struct SavedParameter {
   // By name: fp32, and the optimizer's states for each element. An untrained parameter's fp32 keeps
   // its own dtype unless that is half precision.
   std::map<std::string, TensorRecord, std::less<>> states;
+  // Those among them that each rank has whole, of any shape (keys::kWholeStates).
+  std::set<std::string> whole;
   Value step;  // None if the checkpoint has none
   Value keys;  // the format's keys about the cut: cat_dim, vocab_tensor, ...; or None
   std::vector<int> pp_ranks;  // ranks that hold it, in an ordinary checkpoint
@@ -74,6 +76,7 @@ class Merger {
   MergeRule rule_of(const std::string& name) const;
   SavedParameter trained(const std::string& name, const ShardsPtr& all) const;
   SavedParameter untrained(const std::string& name) const;
+  void add_whole_states(SavedParameter& parameter, const std::string& name) const;
   MergeShape shape_of(const std::string& name, const MergeRule& rule, const Shards& shards) const;
   TensorRecord merge(const std::string& name, const MergeRule& rule, const MergeShape& to,
                      const ShardsPtr& all, const Shards& shards, const std::string& state) const;

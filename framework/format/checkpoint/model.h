@@ -8,6 +8,7 @@
 
 #include "framework/format/checkpoint/merge.h"
 #include "framework/format/checkpoint/weights_reader.h"
+#include "framework/format/dialects/dcp.h"
 #include "framework/format/layout/shard_layout.h"
 #include "framework/format/sharded/sharded_checkpoint.h"
 
@@ -18,6 +19,7 @@ namespace anymesh {
 //   ordinary tag folder   shards of any tp, pp, dp and ZeRO stage 0 to 3, merged as they are read
 //   universal folder      zero/<parameter>/*.pt
 //   weights               a torch or safetensors file, or a folder with either (weights_reader.h)
+//   dcp                   a folder of torch.distributed.checkpoint (dialects/dcp.h)
 //
 //   const Checkpoint checkpoint = open_checkpoint("checkpoints", 4);   // the tag in `latest`
 //   SavedParameter weight = checkpoint.parameter("2.mlp.dense_h_to_4h.weight");
@@ -30,12 +32,12 @@ namespace anymesh {
 // merge them.
 class Checkpoint {
  public:
-  enum class Kind { kOrdinary, kUniversal, kWeights };
+  enum class Kind { kOrdinary, kUniversal, kWeights, kDcp };
 
   Kind kind = Kind::kOrdinary;
   std::filesystem::path path;
   std::string description;  // "ordinary checkpoint of ZeRO 1, tp 2, pp 2, dp 2"
-  Value metadata;           // the first model-states file; None for weights
+  Value metadata;           // the first model-states file; None for weights and dcp
   // The model-states files by mp rank, of dp rank 0 under ZeRO 3; none for weights. A universal
   // folder may lack the last ones.
   std::vector<Value> model_states;
@@ -55,6 +57,7 @@ class Checkpoint {
   friend Checkpoint checkpoint_of(const std::filesystem::path&, const StoredWeights&);
   void take(const std::shared_ptr<const ShardedCheckpoint>& ranks);
   void take(const StoredWeights& weights);
+  void take(const DcpFolder& folder);
   void open_universal();
   void add_buffers_of_zero3(int64_t tp_size);
   void add_frozen_of_zero3();

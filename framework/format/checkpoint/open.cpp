@@ -37,6 +37,7 @@ void set_state(SavedParameter& parameter, const std::string& state, Value conten
     if (shape && numel(*shape) == tensor.numel()) tensor.shape = *shape;
   } else {
     tensor = content.at(keys::kParam).as_tensor();
+    if (content.contains(keys::kWholeState)) return void(parameter.whole.insert(state));
     parameter.keys = content.erase(keys::kParam);
   }
   const auto fp32 = parameter.states.find(kFp32State);
@@ -83,7 +84,7 @@ fs::path resolve_tag(const fs::path& path, const std::string& tag,
     if (fs::exists(path / pointer))
       return folder_of_tag(path, read_tag(path / pointer), (path / pointer).string());
   if (!fs::is_directory(path) || fs::is_directory(path / kZeroFolder) || has_model_states(path) ||
-      !weights_entry(path).empty())
+      fs::exists(path / kDcpMetadata) || !weights_entry(path).empty())
     return path;
   std::vector<std::string> tags;
   for (const auto& entry : fs::directory_iterator(path)) {
@@ -111,10 +112,11 @@ Kind checkpoint_kind(const fs::path& path) {
     throw UserError(path.string() + ": no such file or folder" + list_parent(path));
   if (fs::is_directory(path / kZeroFolder)) return Kind::kUniversal;
   if (has_model_states(path)) return Kind::kOrdinary;
+  if (fs::exists(path / kDcpMetadata)) return Kind::kDcp;
   if (!weights_entry(path).empty()) return Kind::kWeights;
   throw DamagedFile(path.string() +
                     ": is no checkpoint (no latest, no *_model_states.pt, no zero, no "
-                    "model.safetensors, no " +
+                    ".metadata, no model.safetensors, no " +
                     std::string(kWeightsFile) + "). It holds: " + list_folder(path));
 }
 
@@ -271,6 +273,21 @@ void Checkpoint::take(const StoredWeights& weights) {
     set_state(parameters_[name], std::string(kFp32State), widened(value.as_tensor()), nullptr);
 }
 
+void Checkpoint::take(const DcpFolder& folder) {
+  description = "torch.distributed.checkpoint";
+  for (auto& [name, stored] : dcp_parameters(folder)) {
+    SavedParameter& parameter = parameters_[name];
+    parameter.shape = stored.weight.shape;
+    parameter.states = {{std::string(kFp32State), widened(stored.weight)}};
+    for (auto& [state, tensor] : stored.states) {
+      if (state == kStepState)
+        parameter.step = tensor;
+      else
+        parameter.states.emplace(state, tensor);
+    }
+  }
+}
+
 // Lists the names, and makes second names of tied weights aliases. A second name's own tensor, if
 // there is one, is only in the model's precision.
 void Checkpoint::finish() {
@@ -300,6 +317,9 @@ Checkpoint open_checkpoint(const fs::path& path, int threads, RecordChecksums* c
       break;
     case Kind::kWeights:
       checkpoint.take(read_weights(checkpoint.path, checks));
+      break;
+    case Kind::kDcp:
+      checkpoint.take(read_dcp(checkpoint.path, checks));
       break;
   }
   checkpoint.finish();

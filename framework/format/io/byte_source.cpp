@@ -35,9 +35,22 @@ File::File(const std::filesystem::path& path) : path_(path), descriptor_(open_to
   size_ = static_cast<uint64_t>(status.st_size);
 }
 
-File::~File() { close(descriptor_); }
+File::File(std::shared_ptr<const File> whole, uint64_t offset, uint64_t size)
+    : path_(whole->path_),
+      whole_(std::move(whole)),
+      descriptor_(whole_->descriptor_),
+      begin_(whole_->begin_ + offset),
+      size_(size) {
+  whole_->check_range(offset, size, path_.string());
+}
+
+File::~File() {
+  if (!whole_) close(descriptor_);
+}
 
 void File::read(uint64_t offset, std::span<std::byte> out) const {
+  if (whole_) check_range(offset, out.size(), path_.string());
+  offset += begin_;
   while (!out.empty()) {
     const ssize_t n = pread(descriptor_, out.data(), out.size(), static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
@@ -52,7 +65,7 @@ void File::read(uint64_t offset, std::span<std::byte> out) const {
 }
 
 std::vector<FileRange> File::places(uint64_t offset, uint64_t count) const {
-  return {{path_, "", offset, count, ""}};
+  return {{path_, "", begin_ + offset, count, ""}};
 }
 
 uint32_t File::crc(uint64_t offset, uint64_t size) const {

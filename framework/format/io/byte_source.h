@@ -48,6 +48,8 @@ using BytesPtr = std::shared_ptr<const ByteSource>;
 class File : public ByteSource {
  public:
   explicit File(const std::filesystem::path& path);
+  // Bytes [offset, offset + size) of an open file, as a file of their own.
+  File(std::shared_ptr<const File> whole, uint64_t offset, uint64_t size);
   ~File() override;
   File(const File&) = delete;
   File& operator=(const File&) = delete;
@@ -57,11 +59,13 @@ class File : public ByteSource {
   void read(uint64_t offset, std::span<std::byte> out) const override;  // pread
   std::vector<FileRange> places(uint64_t offset, uint64_t count) const override;
   uint32_t crc(uint64_t offset, uint64_t size) const;  // CRC-32 of a range, read a MiB at a time
+  uint64_t begin() const { return begin_; }            // of a part of a file: its offset
 
  private:
   std::filesystem::path path_;
+  std::shared_ptr<const File> whole_;  // null, or has the descriptor
   int descriptor_;
-  uint64_t size_;
+  uint64_t begin_ = 0, size_;
 };
 
 // Owns its buffer. For small data.

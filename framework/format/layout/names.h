@@ -91,7 +91,6 @@ inline constexpr std::string_view kExpAvgState = "exp_avg";
 inline constexpr std::string_view kExpAvgSqState = "exp_avg_sq";
 inline constexpr std::string_view kMomentumState = "momentum_buffer";  // Muon's and SGD's
 inline constexpr std::string_view kStepState = "step";
-inline constexpr std::string_view kAdamW = "AdamW";  // of keys::kOptimizerName
 
 // If two pipeline stages hold a layer, its parameters are named tied_modules.<key>.<name in the
 // layer>.
@@ -154,12 +153,15 @@ inline constexpr std::string_view kConsumedValidSamples = "consumed_valid_sample
 
 // Ours: the seed of the dropout masks, the validation loss right before the save (--verify-resume),
 // the order of the data (DataOrder of framework/run.h), the mark of a checkpoint without optimizer
-// state, and of experts that tp does not cut.
+// state, and of experts that tp does not cut; states of whole parameters, {parameter: {state:
+// tensor}}, and the mark of such a state's file in a universal folder.
 inline constexpr std::string_view kDropoutSeed = "anymesh_dropout_seed";
 inline constexpr std::string_view kVerifiedLoss = "anymesh_verified_loss";
 inline constexpr std::string_view kDataOrder = "anymesh_data_order";
 inline constexpr std::string_view kWeightsOnly = "anymesh_weights_only";
 inline constexpr std::string_view kWholeExperts = "anymesh_whole_experts";
+inline constexpr std::string_view kWholeStates = "anymesh_whole_states";
+inline constexpr std::string_view kWholeState = "anymesh_whole_state";
 
 // Optimizer file and its optimizer_state_dict.
 inline constexpr std::string_view kOptimizerStateDict = "optimizer_state_dict";
@@ -187,8 +189,9 @@ inline constexpr std::string_view kFp32GroupsUnfused =
 inline constexpr std::string_view kWeightDecay = "weight_decay";  // in param_groups
 inline constexpr std::string_view kUseMuon = "use_muon";          // in param_groups
 inline constexpr std::string_view kGroupName = "name";            // in param_groups
-inline constexpr std::string_view kOptimizerName = "optimizer";   // ours, in param_groups: kAdamW
-inline constexpr std::string_view kMoe = "moe";                   // in param_groups: experts
+inline constexpr std::string_view kOptimizerName = "optimizer";   // ours, in param_groups: "AdamW"
+inline constexpr std::string_view kOptimizerVersion = "optimizer_version";  // ours, beside it
+inline constexpr std::string_view kMoe = "moe";  // in param_groups: experts
 inline constexpr std::string_view kZeroPartitionGroups = "ds_zero_partition_groups";
 inline constexpr std::string_view kNumel = "numel";  // fragment_address
 inline constexpr std::string_view kStart = "start";

@@ -247,7 +247,11 @@ std::vector<OptimizerFiles::Flat> OptimizerFiles::sub_groups(int dp_rank) const 
 
 Value OptimizerFiles::shapes() const {
   const bool experts = std::ranges::any_of(groups_[0], &Group::experts);
-  if (mesh_.stage == 0 && !experts) return {};  // DeepSpeed has none; experts' files need them
+  const bool ours = std::ranges::any_of(groups_[0], [](const Group& group) {
+    return !group.settings.find(keys::kOptimizerName)
+                .is_none();  // Muon's order is not the module's
+  });
+  if (mesh_.stage == 0 && !experts && !ours) return {};  // DeepSpeed has none
   Value shapes = Value::list();
   if (mesh_.stage < 3) {
     for (const Group& group : groups_[0]) shapes.push_back(shapes_of(group.parameters));
@@ -263,15 +267,17 @@ Value OptimizerFiles::shapes() const {
 Value OptimizerFiles::flat_torch_state(const std::vector<Flat>& flats, const Groups& groups) const {
   std::vector<TorchGroup> all;
   for (const Group& group : groups) {
-    std::vector<Value>& states = all.emplace_back(TorchGroup{group.settings, {}}).states;
+    const bool whole_momentum = whole_momentum_ && is_true(group.settings.find(keys::kUseMuon));
+    TorchGroup& own = all.emplace_back(TorchGroup{group.settings, {}});
+    if (whole_momentum) own.settings.erase(keys::kOptimizerName);  // which says that it is ours
     for (const Flat& flat : flats) {
       if (flat.group != &group) continue;
-      states.push_back(entry_like(group.entry, group.parameters[0], [&](const std::string& state) {
-        if (whole_momentum_ && state == kMomentumState &&
-            is_true(group.settings.find(keys::kUseMuon)))
-          return whole_parameters(group, state, flat.fragments);
-        return flat_tensor(group, state, flat.fragments, flat.numel);
-      }));
+      own.states.push_back(
+          entry_like(group.entry, group.parameters[0], [&](const std::string& state) {
+            if (whole_momentum && state == kMomentumState)
+              return whole_parameters(group, state, flat.fragments);
+            return flat_tensor(group, state, flat.fragments, flat.numel);
+          }));
     }
   }
   return torch_state(all);

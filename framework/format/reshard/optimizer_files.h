@@ -22,7 +22,7 @@ class OptimizerFiles {
                  const Value& config, const Value& common);
 
   const ExpertSpread& experts() const { return experts_; }
-  // The shapes in the model-states file; None at ZeRO 0 without experts.
+  // The shapes in the model-states file; None at ZeRO 0 of DeepSpeed without experts.
   const Value& param_shapes() const { return param_shapes_; }
   Value state(int dp_rank) const;  // optimizer_state_dict, of ZeRO 1 to 3
   // `optimizer` of the model-states file, of ZeRO 0; with experts, of the file of an ep rank.

@@ -170,8 +170,9 @@ Parameter cut_parameter(const SavedParameter& whole, const std::string& name,
                         const ShardLayout& layout) {
   Parameter parameter{name, layout.shard_shape(), {}, whole.step, {}};
   for (const auto& [state, tensor] : whole.states)
-    parameter.states[state] = {tensor.dtype, layout.shard_shape(), state == kFp32State,
-                               cut_out(tensor, layout)};
+    if (!whole.whole.contains(state))
+      parameter.states[state] = {tensor.dtype, layout.shard_shape(), state == kFp32State,
+                                 cut_out(tensor, layout)};
   return parameter;
 }
 
@@ -225,6 +226,7 @@ class Builder {
     RankModel rank{.pp_rank = pp, .tp_rank = tp};
     rank.model_state = metadata_for(model_, to_, pp, tp, cuts_);
     rank.buffers = buffers_;
+    rank.model_state.erase(keys::kWholeStates);
     for (size_t g = 0; g < model_.groups.size(); ++g) add_group(rank, g);
     pipeline_ ? add_layers(rank) : add_module(rank);
     add_experts(rank, to_, [&](const TensorRecord& master, const std::string&) {
@@ -259,6 +261,7 @@ class Builder {
       const SavedParameter whole = model_.checkpoint.parameter(name);
       group.parameters.push_back(
           cut_parameter(whole, name, cuts_.layout(name, whole.shape, rank.tp_rank)));
+      add_whole_states(rank, name, whole);
       for (const auto& [key, number] : model_.numbers[g].value_or(Value::dict()).entries())
         if (key != Value(kStepState) && is_single(number))
           group.parameters.back().numbers[key.as_string()] = number;
@@ -266,6 +269,14 @@ class Builder {
     if (!group.parameters.empty()) group.entry = entry_of(group.parameters[0]);
     group.experts = !names.empty() && experts_.layer_of(names[0]);
     rank.groups.push_back(std::move(group));
+  }
+
+  void add_whole_states(RankModel& rank, const std::string& name, const SavedParameter& saved) {
+    if (saved.whole.empty()) return;
+    Value own = Value::dict();
+    for (const std::string& state : saved.whole) own.set(state, saved.state(state));
+    Value all = rank.model_state.find(keys::kWholeStates).value_or(Value::dict());
+    rank.model_state.set(keys::kWholeStates, all.set(name, own));
   }
 
   // Returns a tensor in the model's precision. Buffers keep their own.

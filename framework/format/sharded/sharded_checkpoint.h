@@ -120,6 +120,9 @@ ShardedCheckpoint open_sharded_checkpoint(const std::filesystem::path& folder, i
 // Throws unless the fragments of a state cover every element of the shard exactly once.
 void check_covered(const std::string& name, const ParameterShard& shard, const std::string& state);
 
+// Whether a state's name can be a file name in a universal folder, beside fp32 and step.
+bool is_state_name(const std::string& name);
+
 // Whether a state of this shape may be factored, as Adafactor's: the parameter's shape without one
 // dim, or with 1 in its place.
 bool is_factored(const Shape& state, const Shape& parameter);

@@ -11,13 +11,6 @@
 namespace anymesh {
 namespace {
 
-// Whether a state's name can be a file name in a universal folder.
-bool is_plain(const std::string& name) {
-  const auto plain = [](unsigned char c) { return std::isalnum(c) || c == '_'; };
-  return !name.empty() && name.size() < 100 && name != kFp32State &&
-         std::all_of(name.begin(), name.end(), plain);
-}
-
 // Whether a state beside the step is one number for all elements. The shape of a parameter without
 // dims does not tell, and the name must.
 bool is_number(const std::string& name, const Value& state, const Shape* shape) {
@@ -57,7 +50,7 @@ class StatesReader {
       state.fail("a tensor of " + std::to_string(counts_.at(0)) + " elements, as of the weights");
     const bool factored =
         shape_ && state.is_tensor() && is_factored(state.as_tensor().shape, *shape_);
-    if (!is_plain(name) || !(fits || factored) || !is_floating(state.as_tensor().dtype)) {
+    if (!is_state_name(name) || !(fits || factored) || !is_floating(state.as_tensor().dtype)) {
       refuse(state, "a floating-point number for each of " + std::to_string(counts_.at(0)) +
                         " elements (the state of another optimizer?)");
     } else {
@@ -81,6 +74,12 @@ class StatesReader {
 };
 
 }  // namespace
+
+bool is_state_name(const std::string& name) {
+  const auto plain = [](unsigned char c) { return std::isalnum(c) || c == '_'; };
+  return !name.empty() && name.size() < 100 && name != kFp32State && name != kStepState &&
+         std::all_of(name.begin(), name.end(), plain);
+}
 
 bool is_single(const Value& value) {
   return value.is_int() || value.kind() == Value::Kind::kFloat ||

@@ -86,12 +86,14 @@ struct RankGroup {
 
 // DeepSpeedZeroOptimizer with Muon keeps the whole momentum of each matrix that has elements in the
 // partition, one matrix after the other. With offloading, and in BF16_Optimizer, it keeps the
-// partition's momentum. Takes the momentum of whole matrices out of a group's state; None if there
-// is none.
+// partition's momentum; so do we, whose groups have kOptimizerName. Takes the momentum of whole
+// matrices out of a group's state; None if there is none.
 Value take_whole_momentum(Value& entry, const Value& param_group, const RankGroup& rank,
                           const std::vector<Fragment>& fragments,
                           const std::vector<int64_t>& counts) {
-  if (!entry.is_dict() || !param_group.find(keys::kUseMuon).value_or(false).as_bool()) return {};
+  if (!entry.is_dict() || !param_group.find(keys::kUseMuon).value_or(false).as_bool() ||
+      param_group.contains(keys::kOptimizerName))
+    return {};
   const Value momentum = entry.find(kMomentumState);
   if (!momentum.is_tensor() || !is_floating(momentum.as_tensor().dtype)) return {};
   int64_t whole = 0;

@@ -53,7 +53,7 @@ class RecordChecksums::Record : public ByteSource, public std::enable_shared_fro
   }
 
   std::vector<FileRange> places(uint64_t offset, uint64_t count) const override {
-    return {{file_->path(), record_->name, record_->offset + offset, count, ""}};
+    return {{file_->path(), record_->name, file_->begin() + record_->offset + offset, count, ""}};
   }
 
   void check() const {
@@ -179,7 +179,8 @@ std::string RecordChecksums::note_on_missing_crcs(const std::set<std::string>& f
 
 void expect_crc(const File& file, const ZipReader::Record& record, uint32_t crc) {
   if (crc == record.crc) return;
-  throw DamagedFile(name_of(file, record) + " at offset " + std::to_string(record.offset) +
+  throw DamagedFile(name_of(file, record) + " at offset " +
+                    std::to_string(file.begin() + record.offset) +
                     " is damaged (its CRC-32 does not match)");
 }
 

@@ -59,7 +59,7 @@ ZipReader::ZipReader(std::shared_ptr<const File> file) : file_(std::move(file)) 
 }
 
 void ZipReader::fail(uint64_t at, const std::string& what) const {
-  throw DamagedFile(file_->path().string() + ": offset " + std::to_string(at) +
+  throw DamagedFile(file_->path().string() + ": offset " + std::to_string(file_->begin() + at) +
                     ": not a valid zip archive: " + what);
 }
 

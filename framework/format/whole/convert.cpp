@@ -119,7 +119,9 @@ ConvertPlan plan_conversion(const Merger& merger) {
   merger.merge_all([&](const std::string& name, SavedParameter parameter) {
     for (const std::string& state : states_of(parameter)) {
       const TensorRecord tensor = parameter.state(state);
-      std::vector<Value::Entry> entries = parameter.keys.entries();
+      const bool whole = parameter.whole.contains(state);
+      std::vector<Value::Entry> entries =
+          whole ? Value::dict({{keys::kWholeState, true}}).entries() : parameter.keys.entries();
       const bool first = parameter.keys.contains(keys::kIsExpertParam);  // as DeepSpeed has them
       entries.emplace(first ? entries.begin() : entries.end(), keys::kParam, tensor);
       plan.files.push_back({name, state, Value::dict(std::move(entries)), tensor.nbytes()});

@@ -43,9 +43,9 @@ Listed listed_names(const Checkpoint& checkpoint) {
 
 // Returns the first names of all parameters that are neither trained nor buffers.
 std::set<std::string> frozen_names(const Checkpoint& checkpoint, const Listed& listed) {
-  if (checkpoint.kind == Checkpoint::Kind::kWeights) {
-    throw UserError(checkpoint.path.string() +
-                    ": weights do not say which of them were frozen: "
+  if (!checkpoint.metadata) {
+    throw UserError(checkpoint.path.string() + ": " + checkpoint.description +
+                    " does not say which parameters were frozen: "
                     "--exclude_frozen_parameters needs a checkpoint");
   }
   if (listed.trained.empty() && listed.frozen.empty()) {
@@ -135,7 +135,7 @@ NamedTensors rounded(NamedTensors tensors, DType dtype) {
 
 NamedTensors fp32_tensors(const Checkpoint& checkpoint, bool exclude_frozen) {
   const Listed listed = listed_names(checkpoint);
-  if (checkpoint.kind != Checkpoint::Kind::kWeights) check_nothing_lost(checkpoint, listed);
+  if (checkpoint.metadata) check_nothing_lost(checkpoint, listed);
   std::set<std::string> left_out;
   if (exclude_frozen) left_out = frozen_names(checkpoint, listed);
   const auto exact = exact_tensors(checkpoint.metadata, listed);

@@ -76,8 +76,7 @@ WrittenWeights write_weights(const NamedTensors& tensors, const WeightsOptions& 
   WrittenWeights written;
   auto shards = shards_of(tensors, options.max_shard_size, !options.safetensors, written.weights);
   if (shards.empty()) shards.emplace_back();
-  const std::string stem = options.safetensors ? "model" : "pytorch_model",
-                    suffix = options.safetensors ? ".safetensors" : ".bin",
+  const std::string &stem = options.stem, suffix = options.safetensors ? ".safetensors" : ".bin",
                     index = stem + suffix + kIndexSuffix;
   std::vector<StreamedFile> streamed;
   BuildPlan plan{.others = {index}};

@@ -28,6 +28,7 @@ struct WeightsOptions {
   std::function<void(const BuildPlan&)> prepare;  // prepares it for these files
   uint64_t max_shard_size = 5'000'000'000;
   bool safetensors = false;
+  std::string stem = safetensors ? "model" : "pytorch_model";  // of the names
 };
 
 struct WeightsFile {

@@ -37,7 +37,7 @@ class Streamer {
 
   explicit Streamer(int64_t block = kBlock) : block_(block) {}
 
-  // REQUIRES: streams are `numel` long. Every call has the same number of them, in the same order.
+  // REQUIRES: streams are `numel` long. A stream has one dtype in all calls.
   void sweep(const std::vector<Stream>& streams, int64_t numel, const Work& work);
 
   // The bytes of all buffers.

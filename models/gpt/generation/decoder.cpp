@@ -16,7 +16,7 @@ torch::Tensor Decoder::append(const torch::Tensor& tokens) {
   TORCH_CHECK(length_ + tokens.size(1) <= model_.config().seq_length, "a text of ",
               length_ + tokens.size(1), " tokens: there are tables for ",
               model_.config().seq_length);
-  torch::Tensor hidden = model_.embed({.tokens = tokens}, /*positions=*/{}, length_);
+  torch::Tensor hidden = model_.embed({.inputs = tokens}, /*positions=*/{}, length_);
   for (size_t i = 0; i < caches_.size(); ++i)
     hidden = model_.layers()[i].forward(hidden, /*context=*/{},
                                         [&](const auto& attention, const torch::Tensor& qkv) {

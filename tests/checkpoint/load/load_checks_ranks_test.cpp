@@ -155,7 +155,7 @@ RANKS_TEST_F(LoadChecks, OtherOptimizersAreRefused) {
       {in_each(kState, [](Value& adam) { adam.set("max_exp_avg_sq", adam.at(kExpAvgSqState)); }),
        "has the optimizer state max_exp_avg_sq, which"},
       {in_each(kState, [](Value& adam) { adam = Value::dict(); }),
-       "has no state that Adam could go on with"},
+       "has no state that AdamW could go on with"},
       {in_each(kState, [](Value& adam) { adam.set("qmap", adam.at(kStepState)); }),
        "has the optimizer state qmap, which"},
       {set("optimizer", "SGD"), "is of SGD"},

@@ -274,7 +274,7 @@ RANKS_TEST_F(Frozen, MayBeAddedAndRemoved) {
 
 RANKS_TEST_F(Frozen, MayBeLeftOutOfTheFiles) {
   for (const int stage : {0, 2, 3}) {
-    TinyRun base(kData, 0, {.max_lr = 0.02});
+    TinyRun base(kData, 0, {.schedule = {.max_lr = 0.02, .decay_samples = 400}});
     base.train(3);
     base.engine.save_checkpoint(folder_, {.tag = "base"});
 

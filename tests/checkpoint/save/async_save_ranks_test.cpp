@@ -21,7 +21,7 @@ void scramble(const ZeroOptimizer& optimizer, const StageModule& stage) {
     if (state.defined()) state.tensor().fill_(-7);
   };
   for (const auto& group : optimizer.groups()) {
-    for (const StateTensor& state : {group.weights, group.master, group.exp_avg, group.exp_avg_sq})
+    for (const StateTensor& state : {group.weights, group.master, group.states[0], group.states[1]})
       fill(state);
   }
   for (const auto& frozen : optimizer.frozen()) fill(frozen.part);

@@ -26,22 +26,22 @@ torch::Tensor row(const std::vector<int64_t>& tokens) {
 TEST(Documents, StartsAndPositions) {
   const torch::Tensor tokens = at::cat(
       {row({1, 2, kEnd, 3, 4, 5, kEnd, 6, 7, 8}), row({kEnd, kEnd, 1, 2, 3, 4, 5, 6, 7, kEnd})});
-  const LayerContext context = layer_context({.tokens = tokens}, separated());
+  const LayerContext context = layer_context({.inputs = tokens}, separated());
   EXPECT_TRUE(at::equal(context.positions, at::cat({row({0, 1, 2, 0, 1, 2, 3, 0, 1, 2}),
                                                     row({0, 0, 0, 1, 2, 3, 4, 5, 6, 7})})));
   EXPECT_TRUE(at::equal(context.first_keys, at::cat({row({0, 0, 0, 3, 3, 3, 3, 7, 7, 7}),
                                                      row({0, 1, 2, 2, 2, 2, 2, 2, 2, 2})})));
-  const LayerContext plain = layer_context({.tokens = tokens}, tiny());
+  const LayerContext plain = layer_context({.inputs = tokens}, tiny());
   EXPECT_FALSE(plain.positions.defined() || plain.first_keys.defined());
 }
 
 TEST(Documents, LossCountsNoGuessAtTheNextDocument) {
   const torch::Tensor losses = at::arange(10, torch::kDouble).unsqueeze(0);
-  const MicroBatch batch{.tokens = row({1, 2, kEnd, 3, 4, 5, kEnd, 6, 7, 8})};
-  EXPECT_EQ(mean_loss(losses, batch, separated()).item<double>(), (45 - 2 - 6) / 8.0);
-  EXPECT_EQ(mean_loss(losses, batch, tiny()).item<double>(), 4.5);
-  const MicroBatch none{.tokens = at::full({1, 10}, kEnd, torch::kLong)};
-  EXPECT_EQ(mean_loss(losses, none, separated()).item<double>(), 0);
+  const MicroBatch batch{.inputs = row({1, 2, kEnd, 3, 4, 5, kEnd, 6, 7, 8})};
+  EXPECT_EQ(mean_loss(losses, batch.inputs, separated()).item<double>(), (45 - 2 - 6) / 8.0);
+  EXPECT_EQ(mean_loss(losses, batch.inputs, tiny()).item<double>(), 4.5);
+  const MicroBatch none{.inputs = at::full({1, 10}, kEnd, torch::kLong)};
+  EXPECT_EQ(mean_loss(losses, none.inputs, separated()).item<double>(), 0);
 }
 
 RANKS_TEST(Documents, ADocumentIsWhatItIsAlone) {
@@ -53,7 +53,7 @@ RANKS_TEST(Documents, ADocumentIsWhatItIsAlone) {
     for (const ParamSpec& spec : model.params()) spec.materialize();
     const auto logits = [&](const torch::Tensor& tokens) {
       c10::NoGradGuard no_grad;
-      return model.forward({}, {.tokens = tokens});
+      return model.forward({}, {.inputs = tokens});
     };
     const torch::Tensor packed = logits(row({1, 2, kEnd, 3, 4, 5, kEnd, 6, 7, 8}));
     const std::vector<std::vector<int64_t>> documents{{1, 2, kEnd}, {3, 4, 5, kEnd}, {6, 7, 8}};

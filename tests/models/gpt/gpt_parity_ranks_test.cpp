@@ -32,7 +32,7 @@ std::vector<MicroBatch> batches_of(const GptConfig& c, int rows, const ProcessGr
        i += grid.topology.dp_size * rows) {
     const torch::Tensor samples = tokens.narrow(0, i, rows);
     MicroBatch& batch = out.emplace_back();
-    batch.tokens = samples.narrow(1, 0, c.seq_length).contiguous();
+    batch.inputs = samples.narrow(1, 0, c.seq_length).contiguous();
     batch.labels = samples.narrow(1, 1, c.seq_length).contiguous();
     batch.dropout.seed = kSeed;
     for (int64_t row = 0; drop && row < rows; ++row) batch.dropout.samples.push_back(i + row);
@@ -46,6 +46,19 @@ void set_bias(const ParamSpec& spec) {
     spec.tensor.copy_(0.3 * torch::sin(torch::arange(spec.shape[0], torch::kDouble) + spec.layer));
 }
 
+// Returns the parameters with other initial values for the B of adapters, which begin with zeros.
+std::vector<ParamSpec> with_adapters(const GptModel& model, const ProcessGrid& grid) {
+  std::vector<ParamSpec> params = model.params();
+  for (ParamSpec& spec : params) {
+    if (!spec.name.ends_with(".lora_B.weight")) continue;
+    ParamBuilder drawn({grid.tp}, torch::kDouble, kSeed);
+    drawn.add({.name = spec.name, .shape = spec.shape, .split_dim = spec.split_dim},
+              Init::normal(0.3));
+    spec.initialize = drawn.take()[0].initialize;
+  }
+  return params;
+}
+
 double max_difference(const torch::Tensor& a, const torch::Tensor& b) {
   return a.numel() == 0 ? 0.0 : (a - b).abs().max().item<double>();
 }
@@ -57,7 +70,7 @@ struct Result {
 
 Result run_on(const ProcessGrid& grid, const GptConfig& config, const ParityCase& test, bool drop,
               GptModel& model) {
-  ZeroOptimizer optimizer(model.params(), grid, {.stage = test.zero_stage});
+  ZeroOptimizer optimizer(with_adapters(model, grid), grid, {.stage = test.zero_stage});
   for (const ParamSpec& spec : model.params()) set_bias(spec);
   model.runner().set_observer(&optimizer);
   PipelineEngine engine(model, grid);
@@ -91,7 +104,7 @@ Result run_on(const ProcessGrid& grid, const GptConfig& config, const ParityCase
 void expect_close(const Result& result, const std::map<std::string, torch::Tensor>& gradients,
                   const GptModel& model, const ProcessGrid& grid) {
   for (const ParamSpec& spec : model.params()) {
-    if (spec.buffer) continue;
+    if (spec.buffer || spec.frozen()) continue;
     const torch::Tensor whole = gradients.at(spec.name).narrow(0, 0, spec.shape[0]);
     EXPECT_LT(max_difference(result.gradients.at(spec.name), shard_of(whole, spec, grid)), 1e-12)
         << spec.name;
@@ -146,7 +159,7 @@ Plain GptParityRank::plain_model() const {
   GptModel whole = make_model(one);
   DenseGpt dense(config_);
   EXPECT_EQ(whole.params().size(), dense.params.size());
-  for (const ParamSpec& spec : whole.params()) {
+  for (const ParamSpec& spec : with_adapters(whole, one)) {
     c10::NoGradGuard no_grad;
     spec.materialize();
     set_bias(spec);
@@ -185,7 +198,7 @@ RANKS_TEST_P(GptParity, LossAndEveryGradientEqualThePlainModel) {
   EXPECT_NEAR(result.loss, plain.loss, 1e-12);
   expect_close(result, plain.gradients, model, grid);
   for (const ParamSpec& spec : model.params()) {
-    if (spec.buffer) continue;
+    if (spec.buffer || spec.frozen()) continue;
     const torch::Tensor& whole_param = plain.params.at(spec.name);
     EXPECT_TRUE(torch::equal(result.weights.at(spec.name), shard_of(whole_param, spec, grid)))
         << spec.name;
@@ -209,6 +222,7 @@ RANKS_TEST_P(GptDropout, MasksDoNotDependOnTheMesh) {
   if (!world_) return;
   config_.attention_dropout = 0.2;
   config_.hidden_dropout = 0.1;
+  config_.lora_dropout = 0.3;
   const Result& control = once(model_key(), [&] { return one_process(); });
   const ProcessGrid grid(world_, topology_);
   GptModel model = make_model(grid);

@@ -61,6 +61,11 @@ const Architecture kArchitectures[] = {
     {"documentsllama", kDocuments, kLlama},
     {"documentsalibi",
      "--reset-attention-mask --eod-mask-loss --position-embedding-type alibi --window-size 3,0"},
+    {"adapters", kLlama, "--lora-rank 3 --lora-alpha 5 --lora-target all-linear"},
+    {"adaptersgpt", "--lora-rank 2"},
+    {"adaptersexperts", kLlama,
+     "--num-experts 3 --moe-layer-freq [0,1,1] --moe-shared-expert-intermediate-size 20 "
+     "--moe-shared-expert-gate --moe-aux-loss-coeff 0.2 --lora-rank 3 --lora-target all-linear"},
 };
 
 std::vector<ParityCase> cases(const std::vector<std::string>& architectures, int max_pp) {
@@ -81,10 +86,11 @@ std::vector<ParityCase> cases(const std::vector<std::string>& architectures, int
 // The families have no communication of their own, so dp goes along with pp.
 std::vector<ParityCase> family_cases() {
   std::vector<ParityCase> out;
-  for (const ParityCase& test : cases({"mistral", "qwen2", "qwen3", "neox", "gemma", "opt", "alibi",
-                                       "experts", "expertsbiased", "expertsshared", "olmoe",
-                                       "documents", "documentsllama", "documentsalibi"},
-                                      2))
+  for (const ParityCase& test :
+       cases({"mistral", "qwen2", "qwen3", "neox", "gemma", "opt", "alibi", "experts",
+              "expertsbiased", "expertsshared", "olmoe", "documents", "documentsllama",
+              "documentsalibi", "adapters", "adaptersgpt", "adaptersexperts"},
+             2))
     if (test.dp == test.pp) out.push_back(test);
   return out;
 }
@@ -93,9 +99,10 @@ std::vector<ParityCase> family_cases() {
 // cut.
 std::vector<ParityCase> sequence_cases() {
   std::vector<ParityCase> out;
-  for (ParityCase test : cases({"gpt", "untied", "llama", "bloom", "gemma", "neox", "documents",
-                                "experts", "expertsshared", "olmoe"},
-                               2)) {
+  for (ParityCase test :
+       cases({"gpt", "untied", "llama", "bloom", "gemma", "neox", "documents", "experts",
+              "expertsshared", "olmoe", "adapters", "adaptersgpt", "adaptersexperts"},
+             2)) {
     if (test.tp == 1 && test.pp == 2) continue;
     test.sequence = true;
     out.push_back(test);

@@ -7,6 +7,7 @@
 #include "framework/format/whole.h"
 #include "tools/hf/export.h"
 #include "tools/hf/gpt/config.h"
+#include "tools/hf/gpt/lora.h"
 
 namespace anymesh {
 
@@ -20,27 +21,43 @@ namespace anymesh {
 // it is whole. The tokenizer's files are copied to SAVE. Files of these names that no import wrote
 // are refused, unless `overwrite`.
 //
+// `adapter` is a folder with an adapter of PEFT for this model (peft.h). Its parameters go beside
+// the model's (lora.h). If it has the optimizer's states, they do too, and the run goes on at its
+// step N, from SAVE/global_step<N>_universal without --finetune.
+//
 // Throws a DamagedFile with file and key or tensor for a model that ours cannot be (config.h), a
 // missing file or tensor, a tensor of another shape, or a tensor that such a model does not have. A
 // tied model with another head in its file becomes an untied one, with a note. Unknown keys of
 // config.json get a note too, and so does what a trainer's wrappers added to the names.
 struct HfImport {
   HfModel model;
-  std::filesystem::path output;        // the universal folder
-  std::vector<std::string> tokenizer;  // files of kHfTokenizerFiles
+  Lora lora = {};                           // of the adapter, if there is one
+  bool resumes = false;                     // with the optimizer's states
+  int64_t iteration = 0;                    // after which they are
+  std::filesystem::path output = {};        // the universal folder
+  std::vector<std::string> tokenizer = {};  // files of kHfTokenizerFiles
   int64_t parameters = 0;
   uint64_t bytes = 0;  // of the files
   double seconds = 0;
-  std::vector<std::string> notes;  // for the user, a line each
+  std::vector<std::string> notes = {};  // for the user, a line each
 };
 HfImport import_hf(const std::filesystem::path& folder, const std::filesystem::path& save,
-                   const ProgressCallback& progress, bool overwrite = false);
+                   const ProgressCallback& progress, bool overwrite = false,
+                   const std::filesystem::path& adapter = {});
 
-// Describes a GPT for AutoModelForCausalLM.from_pretrained(). The family follows from the
-// checkpoint's args (family_of), unless `config` is the config.json of such a model. Weights have
-// no args and need it. Special tokens that nothing gives are left out.
+// Says how a checkpoint's adapters are exported (lora.h). Without either, an export refuses them;
+// with either, it refuses a checkpoint that has none.
+struct LoraExport {
+  bool merge = false;  // adds them to the weights
+  std::string base;    // exports them alone, for PEFT; the name or the folder of their base model
+};
+
+// Describes a GPT for AutoModelForCausalLM.from_pretrained(), or its adapters for PEFT. The family
+// follows from the checkpoint's args (family_of), unless `config` is the config.json of such a
+// model. Weights have no args and need it. Special tokens that nothing gives are left out.
 HfDescription describe_gpt(const Checkpoint& checkpoint, const TokenIds& ids,
-                           const std::filesystem::path& config = {});
+                           const std::filesystem::path& config = {},
+                           const LoraExport& adapters = {});
 
 // The GPT of a checkpoint's args. A fork may take away what transformers' model lacks, if its
 // description sees to that (docs/fork.md).

@@ -5,12 +5,16 @@
 #include "tools/hf/gpt/args.h"
 #include "tools/hf/gpt/convert.h"
 #include "tools/hf/gpt/family.h"
+#include "tools/hf/gpt/lora.h"
 #include "tools/hf/gpt/parameters.h"
+#include "tools/hf/gpt/peft.h"
 
 namespace anymesh {
 namespace {
 
-HfModel model_of(const Checkpoint& checkpoint, const GptConfig& gpt) {
+// Returns the model without its adapters.
+HfModel model_of(const Checkpoint& checkpoint, const GptConfig& of_run) {
+  const GptConfig gpt = with_lora(of_run);
   const Value args = args_of(checkpoint), type = args ? args.find(kModelType) : Value();
   try {
     return {.family = &family_of(gpt, type && type.is_string() ? type.as_string() : ""),
@@ -33,15 +37,68 @@ void check_experts(const Checkpoint& checkpoint, const GptConfig& gpt) {
                              ", expected one of ", gpt.num_experts, " experts");
 }
 
-HfDescription described(const Checkpoint& checkpoint, HfModel model, const TokenIds& ids) {
+// Returns the settings of the adapters that are to be exported; rank 0 if there are none.
+Lora lora_of(const Checkpoint& checkpoint, const LoraExport& adapters) {
+  const bool asked = adapters.merge || !adapters.base.empty();
+  if (has_lora(checkpoint) != asked)
+    throw UserError(checkpoint.path.string() +
+                    (asked
+                         ? ": has no LoRA adapters; expected some, by --merge or --adapter"
+                         : ": has LoRA adapters; --merge adds them to the weights, --adapter BASE "
+                           "exports them alone, for PEFT"));
+  if (!asked) return {};
+  return lora_of_args(run_args(checkpoint, "give a checkpoint of a run"));
+}
+
+// Lets the model have its adapters added to its weights.
+void merge(const Checkpoint& checkpoint, const HfModel& model, const Lora& lora,
+           HfDescription& description) {
+  const std::vector<LoraPart> parts = lora_parts(model, lora);
+  const auto changes = merging(checkpoint, parts, lora);
+  for (HfParameter& parameter : description.parameters)
+    if (const auto change = changes.find(parameter.name); change != changes.end())
+      parameter.change = change->second;
+  for (HfParameter& parameter : lora_parameters(parts, lora.rank)) {
+    parameter.theirs.clear();
+    description.parameters.push_back(std::move(parameter));
+  }
+}
+
+// Describes the adapters alone. The checkpoint may have the model too, or not.
+HfDescription described_adapter(const Checkpoint& checkpoint, const HfModel& model,
+                                const Lora& lora, const std::string& base) {
+  std::vector<HfParameter> parameters = lora_parameters(lora_parts(model, lora), lora.rank);
+  for (const HfParameter& parameter : parameters)
+    if (parameter.theirs.empty())
+      throw DamagedFile(checkpoint.path.string() + ": has " + parameter.name + ", whose matrix a " +
+                        model.family->name +
+                        " has in one with others, so that PEFT has no such adapter; --merge adds "
+                        "it to the weights");
+  HfDescription description{.model = std::string("LoRA adapter for ") + model.family->name,
+                            .config = peft_config_text(model, lora, base),
+                            .parameters = std::move(parameters),
+                            .files = {kPeftConfigFile, kPeftWeights}};
+  for (HfParameter& parameter : hf_parameters(model)) {
+    parameter.theirs.clear();
+    if (checkpoint.contains(parameter.name) || checkpoint.contains(parameter.other_name))
+      description.parameters.push_back(std::move(parameter));
+  }
+  return description;
+}
+
+HfDescription described(const Checkpoint& checkpoint, HfModel model, const TokenIds& ids,
+                        const LoraExport& adapters) {
+  const Lora lora = lora_of(checkpoint, adapters);
   if (static_cast<size_t>(model.gpt.num_layers) > checkpoint.names().size())
     throw_error<DamagedFile>(checkpoint.path.string(), ": has too few parameters for ",
                              model.gpt.num_layers, " layers");
+  if (!adapters.base.empty()) return described_adapter(checkpoint, model, lora, adapters.base);
   check_experts(checkpoint, model.gpt);
   if (model.token_ids.empty()) model.token_ids = ids;
   HfDescription description{.model = model.family->name,
                             .config = hf_config_text(model),
                             .parameters = hf_parameters(model)};
+  if (adapters.merge) merge(checkpoint, model, lora, description);
   if (!model.token_ids.contains("eos_token_id"))
     description.notes.push_back(
         "nothing says which token ends a text, so config.json leaves eos_token_id out, and "
@@ -64,15 +121,15 @@ GptConfig gpt_of_checkpoint(const Checkpoint& checkpoint) {
 
 HfDescription describe_gpt(const Checkpoint& checkpoint, const GptConfig& gpt,
                            const TokenIds& ids) {
-  return described(checkpoint, model_of(checkpoint, gpt), ids);
+  return described(checkpoint, model_of(checkpoint, gpt), ids, {});
 }
 
 HfDescription describe_gpt(const Checkpoint& checkpoint, const TokenIds& ids,
-                           const std::filesystem::path& config) {
+                           const std::filesystem::path& config, const LoraExport& adapters) {
   return described(
       checkpoint,
       config.empty() ? model_of(checkpoint, gpt_of_checkpoint(checkpoint)) : read_hf_config(config),
-      ids);
+      ids, adapters);
 }
 
 }  // namespace anymesh

@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <chrono>
+#include <iterator>
+#include <map>
+#include <optional>
 #include <set>
-#include <string_view>
 
 #include "framework/format/folder.h"
 #include "framework/format/io.h"
@@ -11,12 +13,16 @@
 #include "framework/format/whole.h"
 #include "framework/util/errors.h"
 #include "framework/util/printable.h"
+#include "framework/util/shell_word.h"
 #include "framework/util/stopwatch.h"
 #include "models/gpt/gpt_parameters.h"
 #include "tools/hf/gpt/args.h"
 #include "tools/hf/gpt/convert.h"
 #include "tools/hf/gpt/family.h"
+#include "tools/hf/gpt/lora.h"
 #include "tools/hf/gpt/parameters.h"
+#include "tools/hf/gpt/peft.h"
+#include "tools/hf/gpt/wrappers.h"
 #include "tools/hf/tensors.h"
 
 namespace anymesh {
@@ -25,19 +31,11 @@ namespace {
 namespace fs = std::filesystem;
 using NameSet = std::set<std::string>;
 
-// FSDP and torch.compile also wrap modules inside a model; the others wrap all of it.
-constexpr std::string_view kInnerWrappers[] = {"_orig_mod.", "_fsdp_wrapped_module.",
-                                               "_checkpoint_wrapped_module."};
-constexpr std::string_view kWrappers[] = {"_forward_module.", "module.", "base_model.model.",
-                                          "model."};
-
 [[noreturn]] void fail_as_adapter(const fs::path& path) {
-  throw DamagedFile(
-      path.string() +
-      ": is of an adapter of PEFT, not of a model. Merge it into its base model first: python3 -c "
-      "'from peft import AutoPeftModelForCausalLM as P; P.from_pretrained(\"" +
-      path.parent_path().string() +
-      "\").merge_and_unload().save_pretrained(\"merged\")', and import merged");
+  throw DamagedFile(path.string() +
+                    ": is of an adapter of PEFT, not of a model. Give its base model too: "
+                    "hf_convert import BASE SAVE --adapter " +
+                    shell_word(path.parent_path()));
 }
 
 void check_count(const fs::path& folder, size_t tensors, const GptConfig& gpt) {
@@ -55,26 +53,13 @@ void check_count(const fs::path& folder, size_t tensors, const GptConfig& gpt) {
       std::to_string(gpt.num_experts) + " experts of " + std::to_string(expert_layers) + " layers");
 }
 
-// Returns the name without what wrappers added, or as it is if the model has none such.
-std::string unwrapped(const std::string& stored, const NameSet& known) {
-  std::string name = stored;
-  for (const std::string_view wrapper : kInnerWrappers)
-    for (size_t at; (at = name.find(wrapper)) != std::string::npos;) name.erase(at, wrapper.size());
-  while (!known.contains(name)) {
-    const auto wrapper = std::ranges::find_if(
-        kWrappers, [&](std::string_view prefix) { return name.starts_with(prefix); });
-    if (wrapper == std::end(kWrappers)) return stored;
-    name.erase(0, wrapper->size());
-  }
-  return name;
-}
-
 // Gives the weights the names that the model has. Returns a note, or "" if they had them.
 std::string unwrap(const fs::path& folder, StoredWeights& weights, const NameSet& known) {
+  const auto is_known = [&](const std::string& name) { return known.contains(name); };
   std::string note;
   std::map<std::string, Value> tensors;
   for (const auto& [stored, tensor] : weights.tensors) {
-    const std::string name = unwrapped(stored, known);
+    const std::string name = unwrapped(stored, is_known);
     if (!tensors.emplace(name, tensor).second)
       throw DamagedFile(folder.string() + ": has " + printable(name) + " twice, once as " +
                         printable(stored) + ", with a wrapper's prefix");
@@ -84,7 +69,7 @@ std::string unwrap(const fs::path& folder, StoredWeights& weights, const NameSet
   }
   weights.tensors = std::move(tensors);
   std::map<std::string, fs::path> absent;
-  for (const auto& [stored, file] : weights.absent) absent[unwrapped(stored, known)] = file;
+  for (const auto& [stored, file] : weights.absent) absent[unwrapped(stored, is_known)] = file;
   weights.absent = std::move(absent);
   return note;
 }
@@ -101,10 +86,9 @@ std::string bare_name(const std::string& name, const std::string& base) {
   return name.starts_with(base) ? name.substr(base.size()) : name;
 }
 
-// Throws a DamagedFile if the folder has an adapter of PEFT, with the command that merges it.
+// Throws a DamagedFile if the folder has an adapter of PEFT, with the command that imports it.
 void refuse_adapter(const fs::path& folder) {
-  if (const fs::path config = folder / "adapter_config.json"; fs::exists(config))
-    fail_as_adapter(config);
+  if (const fs::path config = folder / kPeftConfigFile; fs::exists(config)) fail_as_adapter(config);
 }
 
 // The weights of a Hugging Face folder, under the names that transformers' model has. The
@@ -173,17 +157,30 @@ bool has_own_head(const Checkpoint& weights, const HfModel& model) {
   return compare_tensors(read(table.name), read(head_name(model))).count > 0;
 }
 
+// A parameter as it is written: its weight, and the optimizer's states if there are any.
+struct OurParameter {
+  std::string name;
+  Shape shape;
+  std::map<std::string, TensorRecord, std::less<>> states;
+  Value step = {};
+};
+
+OurParameter our_parameter(const HfParameter& parameter, BytesPtr weight) {
+  const TensorRecord record{DType::kFloat32, parameter.shape, /*requires_grad=*/true,
+                            std::move(weight)};
+  return {parameter.name, parameter.shape, {{std::string(kFp32State), record}}};
+}
+
 // Makes our parameters from their tensors. Throws for a tensor that the model does not have.
-std::vector<BytesPtr> read_ours(const Checkpoint& weights, const HfModel& model,
-                                const std::vector<HfParameter>& parameters) {
+std::vector<OurParameter> read_ours(const Checkpoint& weights, const HfModel& model) {
   const std::string base = base_of(model);
   NameSet left(weights.names().begin(), weights.names().end());
-  std::vector<BytesPtr> ours;
-  for (const HfParameter& parameter : parameters) {
+  std::vector<OurParameter> ours;
+  for (const HfParameter& parameter : hf_parameters(model)) {
     std::vector<BytesPtr> theirs;
     for (const HfTensor& tensor : parameter.theirs)
       theirs.push_back(take_theirs(weights, tensor, base, left));
-    ours.push_back(ours_of(parameter, std::move(theirs)));
+    ours.push_back(our_parameter(parameter, ours_of(parameter, std::move(theirs))));
   }
   if (!model.gpt.untie_embeddings_and_output_weights)
     left.erase(head_name(model));  // has_own_head()
@@ -192,6 +189,23 @@ std::vector<BytesPtr> read_ours(const Checkpoint& weights, const HfModel& model,
       throw DamagedFile(weights.path.string() + ": has " + name + ", which no " +
                         model.family->name + " of its " + kHfConfigFile + " has");
   return ours;
+}
+
+// Adds an adapter's parameters to those of its base model.
+void read_adapter(const PeftAdapter& adapter, std::vector<OurParameter>& ours) {
+  for (const HfParameter& parameter : adapter.parameters) {
+    NameSet left;
+    const HfTensor& theirs = parameter.theirs[0];
+    OurParameter our =
+        our_parameter(parameter, take(adapter.weights, theirs.name, "", theirs.shape, left,
+                                      std::string(" by its ") + kPeftConfigFile));
+    if (adapter.has_states()) {
+      SavedParameter saved = adapter.weights.parameter(theirs.name);
+      our.states.merge(saved.states);
+      our.step = saved.step;
+    }
+    ours.push_back(std::move(our));
+  }
 }
 
 UniversalInfo info_of(const GptConfig& gpt) {
@@ -212,13 +226,14 @@ ExpertSpread spread_of(const GptConfig& gpt) {
   return spread;
 }
 
-// Makes the model states of a run before its first step, as far as an import knows them.
-Value metadata_of(const std::vector<HfParameter>& parameters, const HfModel& model,
-                  const UniversalInfo& info) {
-  std::vector<Value::Entry> shapes;
-  for (const HfParameter& parameter : parameters)
-    shapes.emplace_back(parameter.name, Value::size(parameter.shape));
-  Value args = args_of_gpt(model.gpt);
+// Makes the model states of a run before its first step, as far as an import knows them, or after
+// the steps of an adapter's run.
+Value metadata_of(const std::vector<OurParameter>& ours, const HfModel& model,
+                  const UniversalInfo& info, const PeftAdapter* adapter) {
+  std::vector<Value::Entry> shapes;  // of what is trained: beside adapters, nothing else
+  for (size_t i = adapter ? ours.size() - adapter->parameters.size() : 0; i < ours.size(); ++i)
+    shapes.emplace_back(ours[i].name, Value::size(ours[i].shape));
+  Value args = args_of_gpt(with_lora(model.gpt, adapter ? adapter->lora : Lora()));
   args.set(keys::kPaddedVocabSize, model.gpt.vocab_size);
   args.set(kModelType, model.family->model_type);
   for (const auto& [name, ids] : model.token_ids) args.set(name, Value::list_of(ids));
@@ -237,33 +252,43 @@ Value metadata_of(const std::vector<HfParameter>& parameters, const HfModel& mod
        {keys::kUniversalInfo, info.to_value()},
        {keys::kDropoutSeed, static_cast<int64_t>(RunConfig{}.seed)},
        {keys::kArgs, std::move(args)},
-       {keys::kIteration, 0},
-       {keys::kWeightsOnly, true}});
+       {keys::kIteration, 0}});
   if (const ExpertSpread spread = spread_of(model.gpt); !spread.layers.empty())
     spread.record(states, {}, /*zero3=*/false);
-  return states;
+  if (!adapter || !adapter->has_states()) return states.set(keys::kWeightsOnly, true);
+  const Value& run = adapter->weights.metadata;
+  for (const auto key : {keys::kSkippedSteps, keys::kGlobalSteps, keys::kGlobalSamples,
+                         keys::kDsConfig, keys::kDsVersion})
+    if (const Value value = run.find(key)) states.set(key, value);
+  return states.set(keys::kIteration, adapter->iteration());
 }
 
 // Makes the files of a universal folder. Their tensors are read as they are written.
 std::vector<StreamedFile> files_of(const fs::path& folder, const HfModel& model,
-                                   const std::vector<HfParameter>& parameters,
-                                   const std::vector<BytesPtr>& ours) {
-  const UniversalInfo info = info_of(model.gpt);
+                                   const std::vector<OurParameter>& ours,
+                                   const PeftAdapter* adapter) {
+  const UniversalInfo info = info_of(with_lora(model.gpt, adapter ? adapter->lora : Lora()));
   MergeRules rules(info);
   const ExpertSpread spread = spread_of(model.gpt);
   std::vector<StreamedFile> files;
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    const std::string& name = parameters[i].name;
+  for (const OurParameter& parameter : ours) {
+    const std::string& name = parameter.name;
     const ExpertSpread::Layer* experts = spread.layer_of(name);
-    std::vector<Value::Entry> entries =
+    const auto add = [&](std::string_view state, const Value& content) {
+      files.push_back(
+          streamed_torch_file(folder / kZeroFolder / name / state_file(state), content));
+    };
+    const std::vector<Value::Entry> cut =
         experts ? expert_keys(experts->experts) : merge_keys(rules.classify(name));
-    entries.emplace_back(keys::kParam, TensorRecord{DType::kFloat32, parameters[i].shape,
-                                                    /*requires_grad=*/true, ours[i]});
-    files.push_back(streamed_torch_file(folder / kZeroFolder / name / state_file(kFp32State),
-                                        Value::dict(std::move(entries))));
+    for (const auto& [state, tensor] : parameter.states)
+      add(state, Value::dict(cut).set(keys::kParam, tensor));
+    if (parameter.step) add(kStepState, parameter.step);
   }
+  if (adapter && adapter->has_states())
+    files.push_back(streamed_torch_file(folder / kZeroFolder / kOptimizerStateFile,
+                                        adapter->weights.optimizer_state));
   files.push_back(
-      streamed_torch_file(folder / model_states_file(0), metadata_of(parameters, model, info)));
+      streamed_torch_file(folder / model_states_file(0), metadata_of(ours, model, info, adapter)));
   return files;
 }
 
@@ -283,15 +308,20 @@ std::vector<std::string> differing(const std::vector<std::string>& names, const 
 }  // namespace
 
 HfImport import_hf(const fs::path& folder, const fs::path& save, const ProgressCallback& progress,
-                   bool overwrite) {
+                   bool overwrite, const fs::path& adapter_folder) {
   const auto start = std::chrono::steady_clock::now();
   if (!fs::is_directory(folder))
     throw DamagedFile(folder.string() + ": no such folder" + list_parent(folder));
   refuse_adapter(folder);
-  HfImport report{.model = read_hf_config(folder / kHfConfigFile),
-                  .output = fs::absolute(save).lexically_normal() /
-                            (tag_folder(0) + std::string(kUniversalSuffix))};
+  HfImport report{.model = read_hf_config(folder / kHfConfigFile)};
   HfModel& model = report.model;
+  const SourceFiles sources(folder);
+  auto [weights, notes] = open_hf_weights(folder, model);
+  std::optional<PeftAdapter> adapter;
+  if (!adapter_folder.empty()) adapter = open_peft(adapter_folder, model);
+  report.iteration = adapter ? adapter->iteration() : 0;
+  report.output = fs::absolute(save).lexically_normal() /
+                  (tag_folder(report.iteration) + std::string(kUniversalSuffix));
   report.tokenizer = tokenizer_files(folder);
   const std::vector<std::string> tokenizer = differing(report.tokenizer, folder, save);
   const auto check_tokenizer = [&](const FolderRecord& record) {
@@ -299,8 +329,6 @@ HfImport import_hf(const fs::path& folder, const fs::path& save, const ProgressC
   };
   OutputFolder out(report.output, "the output", kUniversal);
   check_tokenizer(FolderRecord(save));
-  const SourceFiles sources(folder);
-  auto [weights, notes] = open_hf_weights(folder, model);
   report.notes = std::move(notes);
   if (has_own_head(weights, model)) {
     model.gpt.untie_embeddings_and_output_weights = true;
@@ -308,18 +336,25 @@ HfImport import_hf(const fs::path& folder, const fs::path& save, const ProgressC
                            head_name(model) + " is another table: imported as untied");
   }
   report.notes.insert(report.notes.end(), model.notes.begin(), model.notes.end());
-  const std::vector<HfParameter> parameters = hf_parameters(model);
-  const std::vector<BytesPtr> ours = read_ours(weights, model, parameters);
-  const std::vector<StreamedFile> files = files_of(out.folder(), model, parameters, ours);
+  std::vector<OurParameter> ours = read_ours(weights, model);
+  if (adapter) {
+    read_adapter(*adapter, ours);
+    report.lora = adapter->lora;
+    report.resumes = adapter->has_states();
+    report.notes.insert(report.notes.end(), adapter->notes.begin(), adapter->notes.end());
+  }
+  const std::vector<StreamedFile> files =
+      files_of(out.folder(), model, ours, adapter ? &*adapter : nullptr);
   FolderRecord record(save, "the output folder");
   check_tokenizer(record);
   RecordChecksums none;  // safetensors have no checksums
   report.bytes = out.stream(files, write_threads(), none, progress).bytes;
   sources.expect_unchanged();
+  if (adapter) adapter->sources.expect_unchanged();
   for (const std::string& name : tokenizer) record.copy_in(folder / name, name);
   record.write();
-  out.publish(/*iteration=*/0);
-  report.parameters = static_cast<int64_t>(parameters.size());
+  out.publish(report.iteration);
+  report.parameters = std::ssize(ours);
   report.seconds = seconds_since(start);
   return report;
 }

@@ -1,5 +1,7 @@
 #include "tools/hf/gpt/parameters.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "framework/format/layout.h"
@@ -65,12 +67,9 @@ class Mapping {
 
   // Returns the rows of all q, all keys, all values, where ours are [q, key, value] for each group.
   std::vector<HfParameter::Rows> kinds_of_groups() const {
-    const int64_t groups = gpt_.key_value_heads(), d = gpt_.head_dim(),
-                  queries = gpt_.num_attention_heads / groups * d;
     std::vector<HfParameter::Rows> rows;
-    for (const auto& [at, count] : {HfParameter::Rows{0, queries}, {queries, d}, {queries + d, d}})
-      for (int64_t group = 0; group < groups; ++group)
-        rows.push_back({group * (queries + 2 * d) + at, count});
+    for (size_t kind = 0; kind < 3; ++kind)
+      std::ranges::copy(qkv_rows(gpt_, kind), std::back_inserter(rows));
     return rows;
   }
 
@@ -80,6 +79,15 @@ class Mapping {
 };
 
 }  // namespace
+
+std::vector<HfParameter::Rows> qkv_rows(const GptConfig& gpt, size_t kind) {
+  const int64_t d = gpt.head_dim(), queries = gpt.num_attention_heads / gpt.key_value_heads() * d;
+  const HfParameter::Rows of[] = {{0, queries}, {queries, d}, {queries + d, d}};
+  std::vector<HfParameter::Rows> rows;
+  for (int64_t group = 0; group < gpt.key_value_heads(); ++group)
+    rows.push_back({group * (queries + 2 * d) + of[kind].begin, of[kind].count});
+  return rows;
+}
 
 std::vector<HfParameter> hf_parameters(const HfModel& model) {
   const Mapping mapping(model);

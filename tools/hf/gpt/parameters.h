@@ -32,4 +32,8 @@ namespace anymesh {
 // `other_name` is that of a run without a pipeline. In the order of gpt_parameters().
 std::vector<HfParameter> hf_parameters(const HfModel& model);
 
+// Returns the rows of our query_key_value that have all queries (kind 0), keys (1) or values (2),
+// head by head.
+std::vector<HfParameter::Rows> qkv_rows(const GptConfig& gpt, size_t kind);
+
 }  // namespace anymesh

@@ -59,7 +59,7 @@ struct DecoderTestRank : RankFixtureOf<DecoderTest> {
   // Returns [b, s, v] of whole texts, as training computes them.
   torch::Tensor whole(const torch::Tensor& tokens) {
     const torch::NoGradGuard no_grad;
-    return model_.forward({}, {.tokens = tokens}).narrow(2, 0, config_.vocab_size);
+    return model_.forward({}, {.inputs = tokens}).narrow(2, 0, config_.vocab_size);
   }
 
   void expect_close(const torch::Tensor& a, const torch::Tensor& b) {

@@ -1,0 +1,4 @@
+#pragma once
+
+// Checkpoints of other frameworks: where their tensors lie.
+#include "framework/format/dialects/dcp.h"  // torch.distributed.checkpoint

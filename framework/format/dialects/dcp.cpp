@@ -1,0 +1,262 @@
+#include "framework/format/dialects/dcp.h"
+
+#include <algorithm>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <set>
+
+#include "framework/format/dialects/box_tensor.h"
+#include "framework/format/torch_file/pickle.h"
+#include "framework/format/torch_file/torch_file.h"
+#include "framework/util/errors.h"
+#include "framework/util/printable.h"
+
+namespace anymesh {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Decoded, a box takes some twenty times its part of the pickle.
+constexpr uint64_t kMemory = 64 << 20, kMemoryOfByte = 32;
+
+// The elements of an item's tensor.
+class ItemBytes : public ByteSource {
+ public:
+  ItemBytes(std::string name, DcpItem item, DType dtype, Shape shape, RecordChecksums* checks)
+      : name_(std::move(name)),
+        item_(std::move(item)),
+        expected_{dtype, std::move(shape), false, nullptr},
+        checks_(checks) {}
+
+  uint64_t size() const override { return expected_.nbytes(); }
+  void read(uint64_t offset, std::span<std::byte> out) const override { bytes().read(offset, out); }
+  std::vector<FileRange> places(uint64_t offset, uint64_t count) const override {
+    return bytes().places(offset, count);
+  }
+
+ private:
+  const ByteSource& bytes() const {
+    std::call_once(opened_, [this] {
+      const Value content = read_torch_file(item_.open(), checks_);
+      const TensorRecord& tensor = content.as_tensor();
+      if (tensor.dtype != expected_.dtype || tensor.shape != expected_.shape)
+        content.fail("a " + Value(expected_).found() + " at offset " +
+                     std::to_string(item_.offset) + ", a part of " + printable(name_));
+      bytes_ = tensor.bytes;
+    });
+    return *bytes_;
+  }
+
+  std::string name_;
+  DcpItem item_;
+  TensorRecord expected_;
+  RecordChecksums* checks_;
+  mutable std::once_flag opened_;
+  mutable BytesPtr bytes_;
+};
+
+class DcpReader {
+ public:
+  DcpReader(const fs::path& path, RecordChecksums* checks) : checks_(checks) {
+    folder_.path = path;
+    const File file(path / kDcpMetadata);
+    std::vector<std::byte> pickle(file.size());
+    file.read(0, pickle);
+    const auto no_storage = [&](const std::string&, DType, int64_t) -> BytesPtr {
+      throw DamagedFile(file.path().string() + ": has a tensor of its own");
+    };
+    metadata_ = decode_pickle(pickle, no_storage, file.path().string(),
+                              kMemory + kMemoryOfByte * pickle.size());
+    if (!metadata_.is_object() || !metadata_.contains("storage_data"))
+      metadata_.fail("the Metadata of torch.distributed.checkpoint");
+  }
+
+  DcpFolder read() {
+    for (const auto& [index, info] : metadata_.at("storage_data").entries()) locate(index, info);
+    check_apart();
+    const Value planned = metadata_.find("planner_data");
+    if (planned.is_dict())
+      for (const auto& [name, keys] : planned.entries()) read_keys(name.as_string(), keys);
+    for (const auto& [key, entry] : metadata_.at("state_dict_metadata").entries()) {
+      const std::string& name = key.as_string();
+      folder_.keys.try_emplace(name, std::vector<std::string>{name});
+      if (entry.is_object("BytesStorageMetadata"))
+        folder_.objects.emplace(name, item_of(name, "", entry));
+      else
+        folder_.tensors.emplace(name, tensor_of(name, entry));
+    }
+    return std::move(folder_);
+  }
+
+ private:
+  void locate(const Value& index, const Value& info) {
+    if (const Value by = info.find("transform_descriptors"); by && by.size() > 0)
+      by.refuse("none: transformed items are not known");
+    const std::string name = info.at("relative_path").as_string();
+    if (name.empty() || fs::path(name) != fs::path(name).filename() || name == "..")
+      info.at("relative_path").fail("the name of a file in the folder");
+    std::shared_ptr<const File>& file = files_[name];
+    if (!file) file = std::make_shared<const File>(folder_.path / name);
+    const int64_t offset = info.at("offset").as_int(), length = info.at("length").as_int();
+    const auto size = static_cast<int64_t>(file->size());
+    if (offset < 0 || length < 0 || offset > size || length > size - offset)
+      throw DamagedFile(file->path().string() + ": has " + std::to_string(size) +
+                        " bytes; an item of " + std::to_string(length) + " at offset " +
+                        std::to_string(offset) + " lies outside");
+    const DcpItem item{file, static_cast<uint64_t>(offset), static_cast<uint64_t>(length)};
+    const Value at = index.find("offset");
+    if (!places_
+             .emplace(std::pair(index.at("fqn").as_string(), at ? to_string(at.as_shape()) : ""),
+                      item)
+             .second)
+      index.fail("no second item of this tensor and place");
+    folder_.items.push_back(item);
+  }
+
+  // Two items with the same bytes would be a tensor that is another's.
+  void check_apart() const {
+    std::vector<const DcpItem*> items;
+    for (const DcpItem& item : folder_.items) items.push_back(&item);
+    std::ranges::sort(items, {}, [](const DcpItem* i) { return std::pair(i->file, i->offset); });
+    for (size_t i = 1; i < items.size(); ++i) {
+      const DcpItem &last = *items[i - 1], &item = *items[i];
+      if (last.file == item.file && item.offset < last.offset + last.length)
+        throw DamagedFile(item.file->path().string() + ": the items at offsets " +
+                          std::to_string(last.offset) + " and " + std::to_string(item.offset) +
+                          " overlap");
+    }
+  }
+
+  void read_keys(const std::string& name, const Value& keys) {
+    std::vector<std::string>& path = folder_.keys[name];
+    for (const Value& key : keys.items())
+      path.push_back(key.is_int() ? std::to_string(key.as_int()) : key.as_string());
+  }
+
+  DcpItem item_of(const std::string& name, const std::string& place, const Value& entry) const {
+    const auto found = places_.find({name, place});
+    if (found == places_.end())
+      entry.fail("a part of " + printable(name) + (place.empty() ? "" : " at " + place) +
+                 " that storage_data has");
+    return found->second;
+  }
+
+  TensorRecord tensor_of(const std::string& name, const Value& entry) const {
+    const Value properties = entry.at("properties");
+    const auto& state = properties.as_object().state;
+    if (!state) properties.fail("a tensor's properties");
+    const Value named = state->is_dict() ? state->at("dtype") : state->at(0);
+    const auto dtype = dtype_of_name(named.as_global().name);
+    if (!dtype) named.refuse("a dtype that is known");
+    const Shape shape = entry.at("size").as_shape();
+    std::vector<TensorBox> boxes;
+    for (const Value& chunk : entry.at("chunks").items()) {
+      TensorBox box{chunk.at("offsets").as_shape(), chunk.at("sizes").as_shape(), nullptr};
+      if (std::ranges::all_of(box.shape, [](int64_t size) { return size > 0; }))
+        box.bytes = std::make_shared<ItemBytes>(name, item_of(name, to_string(box.offsets), chunk),
+                                                *dtype, box.shape, checks_);
+      boxes.push_back(std::move(box));
+    }
+    return tensor_of_boxes(name, *dtype, shape, std::move(boxes));
+  }
+
+  RecordChecksums* checks_;
+  DcpFolder folder_;
+  Value metadata_;
+  std::map<std::string, std::shared_ptr<const File>> files_;
+  std::map<std::pair<std::string, std::string>, DcpItem> places_;  // by name and offsets
+};
+
+constexpr std::string_view kState = "state.", kGroups = "param_groups.", kMaster = "fp32_param";
+
+// Returns what stands before an optimizer's keys: "optim.", or nothing; none without an optimizer.
+std::optional<std::string> optimizer_prefix(const DcpFolder& folder) {
+  for (const auto& [name, keys] : folder.keys) {
+    const size_t point = name.find('.');
+    if (name.starts_with(kGroups)) return "";
+    if (point != std::string::npos && std::string_view(name).substr(point + 1).starts_with(kGroups))
+      return name.substr(0, point + 1);
+  }
+  const std::string megatron = "optimizer.";
+  const auto first = folder.tensors.lower_bound(megatron + std::string(kState));
+  if (first != folder.tensors.end() && first->first.starts_with(megatron + std::string(kState)))
+    return megatron;
+  return std::nullopt;
+}
+
+// Returns the model's tensors: of the dicts that were saved beside the optimizer's, or of the
+// tensors outside a dict, those with the most elements.
+std::map<std::string, DcpParameter> model_of(
+    const DcpFolder& folder, const std::function<bool(const std::string&)>& others) {
+  std::map<std::string, std::map<std::string, DcpParameter>> dicts;  // "": outside
+  std::map<std::string, int64_t> elements;
+  for (const auto& [name, tensor] : folder.tensors) {
+    if (others(name)) continue;
+    const auto& keys = folder.keys.at(name);
+    const std::string dict = keys.size() > 1 ? keys[0] : "";
+    const size_t start = dict.empty() ? 0 : std::min(dict.size() + 1, name.size());
+    dicts[dict][name.substr(start)].weight = tensor;
+    elements[dict] += tensor.numel();
+  }
+  const auto most =
+      std::ranges::max_element(elements, {}, [](const auto& dict) { return dict.second; });
+  if (most == elements.end())
+    throw Unreadable(
+        folder.path.string() + ": has no tensors of a model; it has " +
+        std::to_string(folder.keys.size()) + " entries" +
+        (folder.keys.empty() ? "" : ", such as " + printable(folder.keys.begin()->first)));
+  return std::move(dicts[most->first]);
+}
+
+// Splits "layers.0.weight.exp_avg", or Megatron-Core's "exp_avg.layers.0.weight", into a parameter
+// and a state.
+std::optional<std::pair<std::string, std::string>> split_state(
+    const std::string& name, const std::map<std::string, DcpParameter>& parameters) {
+  for (size_t at = name.rfind('.'); at != std::string::npos && at > 0; at = name.rfind('.', at - 1))
+    if (parameters.contains(name.substr(0, at)))
+      return std::pair(name.substr(0, at), name.substr(at + 1));
+  const size_t at = name.find('.');
+  if (at != std::string::npos && parameters.contains(name.substr(at + 1)))
+    return std::pair(name.substr(at + 1), name.substr(0, at));
+  return std::nullopt;
+}
+
+}  // namespace
+
+ZipReader DcpItem::open() const {
+  return ZipReader(std::make_shared<const File>(file, offset, length));
+}
+
+DcpFolder read_dcp(const fs::path& path, RecordChecksums* checks) {
+  return DcpReader(path, checks).read();
+}
+
+std::map<std::string, DcpParameter> dcp_parameters(const DcpFolder& folder) {
+  const std::optional<std::string> prefix = optimizer_prefix(folder);
+  const auto is_state = [&](const std::string& name) {
+    return prefix && name.starts_with(*prefix + std::string(kState));
+  };
+  const auto is_optimizers = [&](const std::string& name) {
+    return prefix && (prefix->empty() ? is_state(name) || name.starts_with(kGroups)
+                                      : name.starts_with(*prefix));
+  };
+  auto parameters = model_of(folder, is_optimizers);
+  for (const auto& [name, tensor] : folder.tensors) {
+    if (!is_optimizers(name) || name.starts_with(*prefix + std::string(kGroups))) continue;
+    const auto state = is_state(name)
+                           ? split_state(name.substr(prefix->size() + kState.size()), parameters)
+                           : std::nullopt;
+    if (!state)
+      throw Unreadable(folder.path.string() + ": " + printable(name) +
+                       " is no state of a parameter that is there");
+    DcpParameter& parameter = parameters.at(state->first);
+    if (state->second == kMaster)
+      parameter.weight = tensor;
+    else
+      parameter.states.emplace(state->second, tensor);
+  }
+  return parameters;
+}
+
+}  // namespace anymesh

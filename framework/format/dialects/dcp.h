@@ -1,0 +1,56 @@
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "framework/format/torch_file/value.h"
+#include "framework/format/torch_file/zip.h"
+
+namespace anymesh {
+
+// A folder of torch.distributed.checkpoint (DCP), as FSDP2, accelerate, torchtitan and
+// Megatron-Core's torch_dist save. `.metadata`, a pickle, says which boxes of which tensors lie
+// where in the .distcp files. Each of these is a row of items, and an item is a file of torch.save.
+//
+//   const DcpFolder folder = read_dcp("checkpoint");
+//   folder.tensors.at("model.layers.0.weight").bytes->read(offset, out);
+//
+// Only .metadata is read. An item is opened when it is first read, and must then be what .metadata
+// says. Throws DamagedFile if boxes overlap, leave gaps or lie outside their tensor, if a file ends
+// before an item, or if a file's name leads out of the folder; Unreadable for items that are
+// transformed, such as compressed.
+struct DcpItem {
+  std::shared_ptr<const File> file;
+  uint64_t offset, length;
+  ZipReader open() const;
+};
+
+struct DcpFolder {
+  std::filesystem::path path;
+  std::map<std::string, TensorRecord> tensors;  // by name: the keys of nested dicts and a list's
+                                                // indices, with points between them
+  std::map<std::string, DcpItem> objects;       // other Python objects, by name
+  // The keys of a name, if the writer kept them; else the name alone.
+  std::map<std::string, std::vector<std::string>> keys;
+  std::vector<DcpItem> items;  // all
+};
+
+inline constexpr std::string_view kDcpMetadata = ".metadata", kDcpSuffix = ".distcp";
+
+DcpFolder read_dcp(const std::filesystem::path& path, RecordChecksums* checks = nullptr);
+
+// A model's parameter and its optimizer's states, of which `step` is one number.
+struct DcpParameter {
+  TensorRecord weight;
+  std::map<std::string, TensorRecord> states;
+};
+
+// Finds the model and the optimizer in what was saved: { "model": ..., "optim": ... } under any
+// keys, or a model alone, with or without a key of its own. Optimizer states are nested, flattened,
+// or Megatron-Core's, with the state before the parameter. Throws Unreadable if states belong to no
+// parameter, and if there is no model.
+std::map<std::string, DcpParameter> dcp_parameters(const DcpFolder& folder);
+
+}  // namespace anymesh
