@@ -1,5 +1,6 @@
 #include "framework/comm/mpi_requests.h"
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -9,6 +10,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kLooks = 64;  // tests of the messages for each look at the clock
+// A longer time between two looks counts as this: the rank itself was stopped, and waited for nobody.
+constexpr std::chrono::milliseconds kLongestLook{250};
 
 // Returns the world ranks of these members of a group.
 std::set<int> world_ranks(MPI_Comm comm, const std::set<int>& members) {
@@ -49,13 +52,19 @@ MPI_Request* Requests::add(int member) {
 // Polls, as MPI_Waitall does, so that it can check the time.
 void Requests::wait() {
   int done = 0, status = MPI_SUCCESS;
-  Clock::time_point start;
+  Clock::time_point last;
+  Clock::duration waited{};
   for (int64_t looks = 0; status == MPI_SUCCESS; ++looks) {
     status = MPI_Testall(count(), list_.data(), &done, MPI_STATUSES_IGNORE);
     if (done) break;
-    if (looks == 0) start = Clock::now();
-    if (looks % kLooks != 0 || Clock::now() - start < patience_->time) continue;
-    patience_->say(warning());
+    if (looks % kLooks != 0) continue;
+    const Clock::time_point now = Clock::now();
+    if (looks > 0) waited += std::min<Clock::duration>(now - last, kLongestLook);
+    last = now;
+    if (waited < patience_->time) continue;
+    const std::string text = warning();
+    if (text.empty()) continue;
+    patience_->say(text);
     status = MPI_Waitall(count(), list_.data(), MPI_STATUSES_IGNORE);
     break;
   }
@@ -78,6 +87,7 @@ std::string Requests::warning() const {
   const bool any = late.erase(kAllMembers) > 0;
   for (int r = 0; any && r < size; ++r)
     if (r != rank) late.insert(r);
+  if (late.empty()) return "";
   return patience_->warning(*world_ranks(comm_, {rank}).begin(), verb_, name, any,
                             world_ranks(comm_, late));
 }
