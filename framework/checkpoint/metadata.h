@@ -8,9 +8,6 @@ namespace anymesh {
 // The contents of mp_rank_*_model_states.pt, which every DeepSpeed tool reads first. The format is
 // from DeepSpeed's engine._save_checkpoint, plus Megatron-DeepSpeed's additions.
 
-// The DeepSpeed version that our files follow. DeepSpeed's loaders require one.
-inline constexpr const char* kWrittenLikeDeepSpeed = "0.19.8";
-
 // A parameter of stage `pp`. On other stages its `tensor` has only the rows, and no memory.
 struct StageParam {
   int pp = 0;

@@ -33,6 +33,15 @@ int verify_checkpoint(const std::filesystem::path& path, const CkptOptions& opti
 int diff_checkpoints(const std::filesystem::path& a, const std::filesystem::path& b,
                      const CkptOptions& options, std::ostream& out);
 
+// Writes a checkpoint in another format: dcp, deepspeed (whose mesh may change, as ds_reshard's
+// --target says) or universal.
+struct ConvertRequest {
+  std::string to, target = "", model_key = "model", optimizer_key = "optim";
+};
+int convert_checkpoint(const std::filesystem::path& from, const std::filesystem::path& to,
+                       const ConvertRequest& request, const CkptOptions& options,
+                       std::ostream& out);
+
 // Returns the parameter. Throws, with names like this one, if there is none.
 SavedParameter parameter_named(const Checkpoint& checkpoint, const std::string& name);
 

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "framework/format/checkpoint/model.h"
+#include "framework/format/dialects/deepspeed_view.h"
 #include "framework/format/io/file_io.h"
 #include "framework/format/layout/merge_rules.h"
 #include "framework/format/sharded/stages.h"
@@ -275,17 +276,22 @@ void Checkpoint::take(const StoredWeights& weights) {
 
 void Checkpoint::take(const DcpFolder& folder) {
   description = "torch.distributed.checkpoint";
-  for (auto& [name, stored] : dcp_parameters(folder)) {
+  const DcpModel model = dcp_model(folder);
+  for (const auto& [name, stored] : model.parameters) {
     SavedParameter& parameter = parameters_[name];
     parameter.shape = stored.weight.shape;
     parameter.states = {{std::string(kFp32State), widened(stored.weight)}};
-    for (auto& [state, tensor] : stored.states) {
+    for (const auto& [state, tensor] : stored.states) {
       if (state == kStepState)
         parameter.step = tensor;
       else
-        parameter.states.emplace(state, tensor);
+        parameter.states.emplace(state, widened(tensor));
     }
   }
+  const DeepspeedView view = deepspeed_view(model);
+  metadata = view.model_states;
+  model_states = {metadata};
+  optimizer_state = view.optimizer_state;
 }
 
 // Lists the names, and makes second names of tied weights aliases. A second name's own tensor, if

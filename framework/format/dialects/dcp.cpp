@@ -7,6 +7,7 @@
 #include <set>
 
 #include "framework/format/dialects/box_tensor.h"
+#include "framework/format/layout/names.h"
 #include "framework/format/torch_file/pickle.h"
 #include "framework/format/torch_file/torch_file.h"
 #include "framework/util/errors.h"
@@ -80,12 +81,16 @@ class DcpReader {
       for (const auto& [name, keys] : planned.entries()) read_keys(name.as_string(), keys);
     for (const auto& [key, entry] : metadata_.at("state_dict_metadata").entries()) {
       const std::string& name = key.as_string();
-      folder_.keys.try_emplace(name, std::vector<std::string>{name});
+      if (folder_.keys.try_emplace(name, std::vector<std::string>{name}).second)
+        folder_.order.push_back(name);
       if (entry.is_object("BytesStorageMetadata"))
         folder_.objects.emplace(name, item_of(name, "", entry));
       else
         folder_.tensors.emplace(name, tensor_of(name, entry));
     }
+    std::erase_if(folder_.order, [&](const std::string& name) {
+      return !folder_.tensors.contains(name) && !folder_.objects.contains(name);
+    });
     return std::move(folder_);
   }
 
@@ -129,9 +134,11 @@ class DcpReader {
   }
 
   void read_keys(const std::string& name, const Value& keys) {
-    std::vector<std::string>& path = folder_.keys[name];
+    const auto [path, is_new] = folder_.keys.try_emplace(name);
+    if (!is_new) keys.fail("the keys of a name once");
+    folder_.order.push_back(name);
     for (const Value& key : keys.items())
-      path.push_back(key.is_int() ? std::to_string(key.as_int()) : key.as_string());
+      path->second.push_back(key.is_int() ? std::to_string(key.as_int()) : key.as_string());
   }
 
   DcpItem item_of(const std::string& name, const std::string& place, const Value& entry) const {
@@ -185,19 +192,24 @@ std::optional<std::string> optimizer_prefix(const DcpFolder& folder) {
   return std::nullopt;
 }
 
+using Parameters = std::map<std::string, DcpModel::Parameter>;
+
 // Returns the model's tensors: of the dicts that were saved beside the optimizer's, or of the
 // tensors outside a dict, those with the most elements.
-std::map<std::string, DcpParameter> model_of(
-    const DcpFolder& folder, const std::function<bool(const std::string&)>& others) {
-  std::map<std::string, std::map<std::string, DcpParameter>> dicts;  // "": outside
+DcpModel weights_of(const DcpFolder& folder,
+                    const std::function<bool(const std::string&)>& others) {
+  std::map<std::string, DcpModel> dicts;  // "": outside
   std::map<std::string, int64_t> elements;
-  for (const auto& [name, tensor] : folder.tensors) {
-    if (others(name)) continue;
+  for (const std::string& name : folder.order) {
+    const auto tensor = folder.tensors.find(name);
+    if (tensor == folder.tensors.end() || others(name)) continue;
     const auto& keys = folder.keys.at(name);
     const std::string dict = keys.size() > 1 ? keys[0] : "";
-    const size_t start = dict.empty() ? 0 : std::min(dict.size() + 1, name.size());
-    dicts[dict][name.substr(start)].weight = tensor;
-    elements[dict] += tensor.numel();
+    const std::string within =
+        name.substr(dict.empty() ? 0 : std::min(dict.size() + 1, name.size()));
+    dicts[dict].parameters[within].weight = tensor->second;
+    dicts[dict].order.push_back(within);
+    elements[dict] += tensor->second.numel();
   }
   const auto most =
       std::ranges::max_element(elements, {}, [](const auto& dict) { return dict.second; });
@@ -211,8 +223,8 @@ std::map<std::string, DcpParameter> model_of(
 
 // Splits "layers.0.weight.exp_avg", or Megatron-Core's "exp_avg.layers.0.weight", into a parameter
 // and a state.
-std::optional<std::pair<std::string, std::string>> split_state(
-    const std::string& name, const std::map<std::string, DcpParameter>& parameters) {
+std::optional<std::pair<std::string, std::string>> split_state(const std::string& name,
+                                                               const Parameters& parameters) {
   for (size_t at = name.rfind('.'); at != std::string::npos && at > 0; at = name.rfind('.', at - 1))
     if (parameters.contains(name.substr(0, at)))
       return std::pair(name.substr(0, at), name.substr(at + 1));
@@ -220,6 +232,74 @@ std::optional<std::pair<std::string, std::string>> split_state(
   if (at != std::string::npos && parameters.contains(name.substr(at + 1)))
     return std::pair(name.substr(at + 1), name.substr(0, at));
   return std::nullopt;
+}
+
+// Returns an entry that is a tensor or another object.
+Value content_of(const DcpFolder& folder, const std::string& name) {
+  const auto tensor = folder.tensors.find(name);
+  return tensor != folder.tensors.end() ? Value(tensor->second)
+                                        : read_torch_file(folder.objects.at(name).open());
+}
+
+// Whether it is an entry of a list of groups: ..., param_groups, 0, lr.
+bool is_nested(const std::vector<std::string>& keys) {
+  return keys.size() >= 3 && keys[keys.size() - 3] + "." == kGroups;
+}
+
+// Returns the groups from their list.
+std::vector<DcpModel::Group> nested_groups(const DcpFolder& folder,
+                                           const std::vector<std::string>& names) {
+  std::vector<DcpModel::Group> groups;
+  std::map<std::string, size_t> places;  // by index in the list
+  for (const std::string& name : names) {
+    const std::vector<std::string>& keys = folder.keys.at(name);
+    if (!is_nested(keys)) continue;
+    const auto [place, is_new] = places.try_emplace(keys[keys.size() - 2], groups.size());
+    if (is_new) groups.push_back({{}, Value::dict()});
+    DcpModel::Group& group = groups[place->second];
+    const Value content = content_of(folder, name);
+    if (keys.back() == keys::kParams)
+      group.names = content.as_strings();
+    else
+      group.settings.set(keys.back(), content);
+  }
+  return groups;
+}
+
+// Returns the groups of parameters that follow one another and have the same settings.
+std::vector<DcpModel::Group> flattened_groups(const DcpFolder& folder,
+                                              const std::vector<std::string>& names, size_t prefix,
+                                              const Parameters& parameters) {
+  std::vector<DcpModel::Group> each;  // of one parameter
+  std::map<std::string, size_t> places;
+  for (const std::string& name : names) {
+    const auto setting = split_state(name.substr(prefix), parameters);
+    if (!setting)
+      throw Unreadable(folder.path.string() + ": " + printable(name) +
+                       " is no setting of a parameter that is there");
+    const auto [place, is_new] = places.try_emplace(setting->first, each.size());
+    if (is_new) each.push_back({{setting->first}, Value::dict()});
+    each[place->second].settings.set(setting->second, content_of(folder, name));
+  }
+  std::vector<DcpModel::Group> groups;
+  for (DcpModel::Group& group : each) {
+    if (!groups.empty() && groups.back().settings == group.settings)
+      groups.back().names.push_back(group.names[0]);
+    else
+      groups.push_back(std::move(group));
+  }
+  return groups;
+}
+
+// Throws unless the groups have parameters that are there, each once.
+void check_groups(const DcpFolder& folder, const DcpModel& model) {
+  std::set<std::string> known;
+  for (const DcpModel::Group& group : model.groups)
+    for (const std::string& name : group.names)
+      if (!model.parameters.contains(name) || !known.insert(name).second)
+        throw Unreadable(folder.path.string() + ": " + std::string(kGroups) + "params names " +
+                         printable(name) +
+                         (known.contains(name) ? " twice" : ", which the model does not have"));
 }
 
 }  // namespace
@@ -232,31 +312,39 @@ DcpFolder read_dcp(const fs::path& path, RecordChecksums* checks) {
   return DcpReader(path, checks).read();
 }
 
-std::map<std::string, DcpParameter> dcp_parameters(const DcpFolder& folder) {
+DcpModel dcp_model(const DcpFolder& folder) {
   const std::optional<std::string> prefix = optimizer_prefix(folder);
-  const auto is_state = [&](const std::string& name) {
-    return prefix && name.starts_with(*prefix + std::string(kState));
-  };
+  const std::string states = prefix.value_or("") + std::string(kState),
+                    groups = prefix.value_or("") + std::string(kGroups);
+  const auto is_state = [&](const std::string& name) { return prefix && name.starts_with(states); };
+  const auto is_group = [&](const std::string& name) { return prefix && name.starts_with(groups); };
   const auto is_optimizers = [&](const std::string& name) {
-    return prefix && (prefix->empty() ? is_state(name) || name.starts_with(kGroups)
-                                      : name.starts_with(*prefix));
+    return prefix &&
+           (prefix->empty() ? is_state(name) || is_group(name) : name.starts_with(*prefix));
   };
-  auto parameters = model_of(folder, is_optimizers);
-  for (const auto& [name, tensor] : folder.tensors) {
-    if (!is_optimizers(name) || name.starts_with(*prefix + std::string(kGroups))) continue;
-    const auto state = is_state(name)
-                           ? split_state(name.substr(prefix->size() + kState.size()), parameters)
-                           : std::nullopt;
+  DcpModel model = weights_of(folder, is_optimizers);
+  std::vector<std::string> settings;
+  for (const std::string& name : folder.order) {
+    if (is_group(name)) settings.push_back(name);
+    const auto tensor = folder.tensors.find(name);
+    if (tensor == folder.tensors.end() || is_group(name) || !is_optimizers(name)) continue;
+    const auto state =
+        is_state(name) ? split_state(name.substr(states.size()), model.parameters) : std::nullopt;
     if (!state)
       throw Unreadable(folder.path.string() + ": " + printable(name) +
                        " is no state of a parameter that is there");
-    DcpParameter& parameter = parameters.at(state->first);
+    DcpModel::Parameter& parameter = model.parameters.at(state->first);
     if (state->second == kMaster)
-      parameter.weight = tensor;
+      parameter.weight = tensor->second;
     else
-      parameter.states.emplace(state->second, tensor);
+      parameter.states.emplace(state->second, tensor->second);
   }
-  return parameters;
+  const bool nested = std::ranges::any_of(
+      settings, [&](const std::string& name) { return is_nested(folder.keys.at(name)); });
+  model.groups = nested ? nested_groups(folder, settings)
+                        : flattened_groups(folder, settings, groups.size(), model.parameters);
+  check_groups(folder, model);
+  return model;
 }
 
 }  // namespace anymesh

@@ -34,23 +34,34 @@ struct DcpFolder {
   std::map<std::string, DcpItem> objects;       // other Python objects, by name
   // The keys of a name, if the writer kept them; else the name alone.
   std::map<std::string, std::vector<std::string>> keys;
-  std::vector<DcpItem> items;  // all
+  std::vector<std::string> order;  // all names, as the writer's dicts had them
+  std::vector<DcpItem> items;      // all
 };
 
 inline constexpr std::string_view kDcpMetadata = ".metadata", kDcpSuffix = ".distcp";
 
 DcpFolder read_dcp(const std::filesystem::path& path, RecordChecksums* checks = nullptr);
 
-// A model's parameter and its optimizer's states, of which `step` is one number.
-struct DcpParameter {
-  TensorRecord weight;
-  std::map<std::string, TensorRecord> states;
+// A model and its optimizer.
+struct DcpModel {
+  struct Parameter {
+    TensorRecord weight;
+    std::map<std::string, TensorRecord> states;  // `step` is one number
+  };
+  struct Group {
+    std::vector<std::string> names;
+    Value settings;  // a dict, without `params`
+  };
+  std::map<std::string, Parameter> parameters;  // and buffers
+  std::vector<std::string> order;               // their names, as the model had them
+  std::vector<Group> groups;                    // of the optimizer; none if the folder has none
 };
 
 // Finds the model and the optimizer in what was saved: { "model": ..., "optim": ... } under any
 // keys, or a model alone, with or without a key of its own. Optimizer states are nested, flattened,
-// or Megatron-Core's, with the state before the parameter. Throws Unreadable if states belong to no
-// parameter, and if there is no model.
-std::map<std::string, DcpParameter> dcp_parameters(const DcpFolder& folder);
+// or Megatron-Core's, with the state before the parameter. Flattened states do not tell groups:
+// parameters in a row with the same settings make one. Reads the settings' items. Throws Unreadable
+// if states belong to no parameter, and if there is no model.
+DcpModel dcp_model(const DcpFolder& folder);
 
 }  // namespace anymesh

@@ -14,6 +14,8 @@ namespace anymesh {
 // Accepts the files of the folder's manifest; nothing without one.
 IsOurs listed_entries(const std::filesystem::path& folder);
 inline constexpr FolderKind kTag{"a tag with a manifest of ours", listed_entries};
+inline constexpr FolderKind kDcp{"a folder of torch.distributed.checkpoint with a manifest of ours",
+                                 listed_entries};
 
 // Accepts also a universal folder of DeepSpeed: torch files of the right names, beside a zero/.
 IsOurs universal_entries(const std::filesystem::path& folder);

@@ -92,6 +92,9 @@ inline constexpr std::string_view kExpAvgSqState = "exp_avg_sq";
 inline constexpr std::string_view kMomentumState = "momentum_buffer";  // Muon's and SGD's
 inline constexpr std::string_view kStepState = "step";
 
+// The DeepSpeed version that our files follow. DeepSpeed's loaders require one.
+inline constexpr const char* kWrittenLikeDeepSpeed = "0.19.8";
+
 // If two pipeline stages hold a layer, its parameters are named tied_modules.<key>.<name in the
 // layer>.
 inline constexpr std::string_view kTiedModules = "tied_modules.";

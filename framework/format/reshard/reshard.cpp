@@ -81,10 +81,6 @@ Source open_source(const ReshardOptions& options, const fs::path& input, RecordC
                    ReshardReport& report) {
   const Checkpoint::Kind kind = checkpoint_kind(input);
   if (kind == Checkpoint::Kind::kWeights) refuse_weights(input);
-  if (kind == Checkpoint::Kind::kDcp)
-    throw UserError(input.string() +
-                    ": is of torch.distributed.checkpoint, expected a checkpoint of DeepSpeed; "
-                    "zero_to_fp32 exports its weights");
   if (kind == Checkpoint::Kind::kOrdinary) return open_ordinary(options, input, checks, report);
   const UncutModel model = uncut_model(open_checkpoint(input, options.threads, &checks), nullptr);
   Source source{model.checkpoint.model_states, model.checkpoint.optimizer_state};

@@ -64,23 +64,6 @@ void warn_of_megatron(const ShardedCheckpoint& source, const UniversalInfo& info
   }
 }
 
-// Returns an optimizer state that both families of DeepSpeed's loaders accept: ZeRO 1 and 2 need
-// DeepSpeed's version, ZeRO 3 the step in the optimizer's state dict.
-Value optimizer_state_for_all(const ShardedCheckpoint& source) {
-  Value state = source.optimizer_state;
-  Value version = source.model_states[0].find(keys::kDsVersion);
-  if (version && !state.contains(keys::kDsVersion)) state.set(keys::kDsVersion, version);
-  Value step;
-  for (const auto& [name, shards] : source.parameters) step = step ? step : shards.front().step;
-  if (!step) return state;
-  Value torch = state.find(keys::kOptimizerStateDict);
-  if (!torch) torch = Value::dict({{keys::kParamGroups, state.at(keys::kParamGroups)}});
-  auto entries = torch.find(keys::kState).value_or(Value::dict()).entries();
-  if (entries.empty()) entries.emplace_back(0, Value::dict());
-  if (!entries[0].second.contains(kStepState)) entries[0].second.set(kStepState, step);
-  return state.set(keys::kOptimizerStateDict, torch.set(keys::kState, Value::dict(entries)));
-}
-
 // Counts the float32 elements that are NaN or infinite: all bits of the exponent are set.
 uint32_t count_not_finite(std::span<const std::byte> bytes) {
   constexpr uint32_t kExponent = 0x7F800000;
@@ -104,6 +87,8 @@ struct StateFile {
 struct ConvertPlan {
   std::vector<std::pair<std::string, SavedParameter>> parameters;
   std::vector<StateFile> files;
+  Value metadata, optimizer_state;  // the first model-states file's, and the source's
+  std::vector<std::pair<fs::path, std::string>> copies;  // model-states files, and their names here
 };
 
 // Returns the states, fp32 first.
@@ -114,22 +99,50 @@ std::vector<std::string> states_of(const SavedParameter& parameter) {
   return states;
 }
 
-ConvertPlan plan_conversion(const Merger& merger) {
-  ConvertPlan plan;
+void add_to(ConvertPlan& plan, const std::string& name, SavedParameter parameter) {
+  for (const std::string& state : states_of(parameter)) {
+    const TensorRecord tensor = parameter.state(state);
+    const bool whole = parameter.whole.contains(state);
+    std::vector<Value::Entry> entries =
+        whole ? Value::dict({{keys::kWholeState, true}}).entries() : parameter.keys.entries();
+    const bool first = parameter.keys.contains(keys::kIsExpertParam);  // as DeepSpeed has them
+    entries.emplace(first ? entries.begin() : entries.end(), keys::kParam, tensor);
+    plan.files.push_back({name, state, Value::dict(std::move(entries)), tensor.nbytes()});
+  }
+  if (parameter.step) plan.files.push_back({name, std::string(kStepState), parameter.step});
+  plan.parameters.emplace_back(name, std::move(parameter));
+}
+
+ConvertPlan plan_of(const ShardedCheckpoint& source, const Merger& merger) {
+  ConvertPlan plan{.metadata = source.model_states[0], .optimizer_state = source.optimizer_state};
   merger.merge_all([&](const std::string& name, SavedParameter parameter) {
-    for (const std::string& state : states_of(parameter)) {
-      const TensorRecord tensor = parameter.state(state);
-      const bool whole = parameter.whole.contains(state);
-      std::vector<Value::Entry> entries =
-          whole ? Value::dict({{keys::kWholeState, true}}).entries() : parameter.keys.entries();
-      const bool first = parameter.keys.contains(keys::kIsExpertParam);  // as DeepSpeed has them
-      entries.emplace(first ? entries.begin() : entries.end(), keys::kParam, tensor);
-      plan.files.push_back({name, state, Value::dict(std::move(entries)), tensor.nbytes()});
-    }
-    if (parameter.step) plan.files.push_back({name, std::string(kStepState), parameter.step});
-    plan.parameters.emplace_back(name, std::move(parameter));
+    add_to(plan, name, std::move(parameter));
   });
+  for (size_t i = 0; i < source.metadata_files.size(); ++i) {
+    const fs::path& file = source.metadata_files[i];
+    const int dp = parse_checkpoint_file_name(file.filename().string())->dp_rank,
+              mp = static_cast<int>(i % source.model_states.size());
+    plan.copies.emplace_back(file,
+                             dp < 0 ? model_states_file(mp) : zero3_model_states_file(dp, mp));
+  }
   return plan;
+}
+
+// Returns an optimizer state that both families of DeepSpeed's loaders accept: ZeRO 1 and 2 need
+// DeepSpeed's version, ZeRO 3 the step in the optimizer's state dict.
+Value optimizer_state_for_all(const ConvertPlan& plan) {
+  Value state = plan.optimizer_state;
+  const Value version = plan.metadata.find(keys::kDsVersion);
+  if (version && !state.contains(keys::kDsVersion)) state.set(keys::kDsVersion, version);
+  Value step;
+  for (const auto& [name, parameter] : plan.parameters) step = step ? step : parameter.step;
+  if (!step) return state;
+  Value torch = state.find(keys::kOptimizerStateDict);
+  if (!torch) torch = Value::dict({{keys::kParamGroups, state.at(keys::kParamGroups)}});
+  auto entries = torch.find(keys::kState).value_or(Value::dict()).entries();
+  if (entries.empty()) entries.emplace_back(0, Value::dict());
+  if (!entries[0].second.contains(kStepState)) entries[0].second.set(kStepState, step);
+  return state.set(keys::kOptimizerStateDict, torch.set(keys::kState, Value::dict(entries)));
 }
 
 int64_t elements_of(const ConvertPlan& plan) {
@@ -189,7 +202,7 @@ Value watched(const StateFile& file, std::atomic<int64_t>& not_finite) {
 
 // Throws DamagedFile if a parameter's name cannot name a folder: the format has a folder for each
 // parameter.
-void check_names(const ConvertPlan& plan, const ShardedCheckpoint& source) {
+void check_names(const ConvertPlan& plan) {
   constexpr size_t kLongest = 255;
   for (const auto& [name, parameter] : plan.parameters) {
     const bool one_part = is_tag_name(name) && name.find('/') == std::string::npos;
@@ -198,9 +211,9 @@ void check_names(const ConvertPlan& plan, const ShardedCheckpoint& source) {
                                 ? "has " + std::to_string(name.size()) + " bytes, at most " +
                                       std::to_string(kLongest) + " are possible"
                                 : "has a part that is a path";
-    throw DamagedFile(source.model_states[0].where() + ": the parameter name '" +
-                      printable(name, 100) + "' cannot name a folder, which a universal " +
-                      "checkpoint needs: it " + why + ". zero_to_fp32 exports it");
+    throw DamagedFile(plan.metadata.where() + ": the parameter name '" + printable(name, 100) +
+                      "' cannot name a folder, which a universal " + "checkpoint needs: it " + why +
+                      ". zero_to_fp32 exports it");
   }
 }
 
@@ -223,8 +236,7 @@ void refuse_scaled(const ConvertPlan& plan) {
 }
 
 // Returns the files of `folder`. `not_finite` counts the elements of the plan's files.
-std::vector<StreamedFile> files_of(const ConvertPlan& plan, const ShardedCheckpoint& source,
-                                   const fs::path& folder,
+std::vector<StreamedFile> files_of(const ConvertPlan& plan, const fs::path& folder,
                                    std::vector<std::atomic<int64_t>>& not_finite,
                                    RecordChecksums& checks) {
   const fs::path zero = folder / kZeroFolder;
@@ -234,14 +246,11 @@ std::vector<StreamedFile> files_of(const ConvertPlan& plan, const ShardedCheckpo
     files.push_back(streamed_torch_file(zero / file.parameter / state_file(file.state),
                                         watched(file, not_finite[i])));
   }
-  files.push_back(streamed_torch_file(zero / kOptimizerStateFile, optimizer_state_for_all(source)));
-  for (size_t i = 0; i < source.metadata_files.size(); ++i) {
-    const fs::path& file = source.metadata_files[i];
-    const int dp = parse_checkpoint_file_name(file.filename().string())->dp_rank,
-              mp = static_cast<int>(i % source.model_states.size());
-    files.push_back(streamed_copy(
-        file, folder / (dp < 0 ? model_states_file(mp) : zero3_model_states_file(dp, mp)), checks));
-  }
+  files.push_back(streamed_torch_file(zero / kOptimizerStateFile, optimizer_state_for_all(plan)));
+  for (const auto& [file, name] : plan.copies)
+    files.push_back(streamed_copy(file, folder / name, checks));
+  if (plan.copies.empty())
+    files.push_back(streamed_torch_file(folder / model_states_file(0), plan.metadata));
   return files;
 }
 
@@ -277,25 +286,51 @@ std::shared_ptr<const ShardedCheckpoint> open_source(const ConvertOptions& optio
   return source;
 }
 
-// Fills in the fields that the plan decides. Throws in strict mode if a pattern matches nothing.
-void describe(const ShardedCheckpoint& source, const ConvertPlan& plan,
-              const std::vector<std::string>& unused_patterns, bool strict, ConvertReport& report) {
-  report.stage = source.stage;
-  report.tp_size = source.tp_size;
-  report.pp_size = source.pp_size;
-  report.dp_size = source.dp_size;
-  report.parameters = static_cast<int64_t>(plan.parameters.size());
-  report.tensors = static_cast<int64_t>(plan.files.size());
-  report.elements = elements_of(plan);
+// Throws in strict mode if a pattern matches nothing.
+void report_unused(const std::string& file, const std::vector<std::string>& unused_patterns,
+                   bool strict, ConvertReport& report) {
   std::string unused;
   for (const std::string& pattern : unused_patterns) unused += "\n  " + printable(pattern);
   if (unused.empty()) return;
   if (strict) {
     throw DamagedFile(
-        source.model_states[0].where() +
-        ": these patterns match no parameter (--no_strict makes it a warning):" + unused);
+        file + ": these patterns match no parameter (--no_strict makes it a warning):" + unused);
   }
   report.warnings.push_back("these patterns match no parameter:" + unused);
+}
+
+ConvertPlan plan_ordinary(const ConvertOptions& options, const fs::path& input,
+                          RecordChecksums& checks, ConvertReport& report) {
+  const auto ranks = open_source(options, input, checks);
+  const ShardedCheckpoint& source = *ranks;
+  const Merger merger(ranks, find_info(source, options.inject_missing_info, report.warnings));
+  ConvertPlan plan = plan_of(source, merger);
+  check_names(plan);
+  refuse_scaled(plan);
+  warn_of_megatron(source, merger.info(), report.warnings);
+  note_numbers(source, /*universal=*/true, report.warnings);
+  if (std::string note = checks.note(); !note.empty()) report.warnings.push_back(std::move(note));
+  report.stage = source.stage;
+  report.tp_size = source.tp_size;
+  report.pp_size = source.pp_size;
+  report.dp_size = source.dp_size;
+  report_unused(source.model_states[0].where(), merger.unused_patterns(), options.strict, report);
+  return plan;
+}
+
+// Plans another framework's folder, whose tensors are uncut.
+ConvertPlan plan_foreign(const ConvertOptions& options, const fs::path& input,
+                         RecordChecksums& checks) {
+  const Checkpoint source = open_checkpoint(input, options.read_workers, &checks);
+  ConvertPlan plan{.metadata = source.metadata, .optimizer_state = source.optimizer_state};
+  if (!plan.optimizer_state) throw Unreadable(input.string() + ": has no optimizer's state");
+  for (const std::string& name : source.names()) {
+    SavedParameter parameter = source.parameter(name);
+    parameter.keys = Value::dict();
+    add_to(plan, name, std::move(parameter));
+  }
+  check_names(plan);
+  return plan;
 }
 
 }  // namespace
@@ -309,20 +344,16 @@ ConvertReport convert_to_universal(const ConvertOptions& options,
   expect_apart(input, output);
   RecordChecksums checks;
   const SourceFiles sources(input);
-  const auto ranks = open_source(options, input, checks);
-  const ShardedCheckpoint& source = *ranks;
-  const Merger merger(ranks, find_info(source, options.inject_missing_info, report.warnings));
-  const ConvertPlan plan = plan_conversion(merger);
-  check_names(plan, source);
-  refuse_scaled(plan);
-  warn_of_megatron(source, merger.info(), report.warnings);
-  note_numbers(source, /*universal=*/true, report.warnings);
-  if (std::string note = checks.note(); !note.empty()) report.warnings.push_back(std::move(note));
-  describe(source, plan, merger.unused_patterns(), options.strict, report);
+  const ConvertPlan plan = checkpoint_kind(input) == Checkpoint::Kind::kDcp
+                               ? plan_foreign(options, input, checks)
+                               : plan_ordinary(options, input, checks, report);
+  report.parameters = static_cast<int64_t>(plan.parameters.size());
+  report.tensors = static_cast<int64_t>(plan.files.size());
+  report.elements = elements_of(plan);
 
   OutputFolder out(output, kOutputFlag, kUniversal, options.dry_run);
   std::vector<std::atomic<int64_t>> not_finite(plan.files.size());
-  const std::vector<StreamedFile> files = files_of(plan, source, out.folder(), not_finite, checks);
+  const std::vector<StreamedFile> files = files_of(plan, out.folder(), not_finite, checks);
   out.expect(files, report);
   if (options.dry_run) {
     if (!report.refusal.empty()) return report;
@@ -342,7 +373,7 @@ ConvertReport convert_to_universal(const ConvertOptions& options,
     write_text_atomically(out.folder() / kPlanFile, json_of(plan));
   }
   sources.expect_unchanged();
-  out.publish(source.model_states[0].find(keys::kGlobalSteps).value_or(0).as_int());
+  out.publish(plan.metadata.find(keys::kGlobalSteps).value_or(0).as_int());
   report.seconds = seconds_since(start);
   return report;
 }

@@ -10,7 +10,8 @@
 
 namespace anymesh {
 
-// Converts an ordinary checkpoint to a universal one, which resumes on any mesh:
+// Converts an ordinary checkpoint, or a folder of torch.distributed.checkpoint, to a universal one,
+// which resumes on any mesh:
 //
 //   convert_to_universal({.input = "ckpt/global_step100",
 //                         .output = "ckpt/global_step100_universal"}, {});

@@ -1,0 +1,72 @@
+#include "framework/format/dialects/deepspeed_view.h"
+
+#include <set>
+
+#include "framework/format/layout/names.h"
+
+namespace anymesh {
+namespace {
+
+using Entries = std::vector<Value::Entry>;
+
+// Returns the optimizer's step: the largest of its parameters.
+int64_t step_of(const DcpModel& model) {
+  int64_t most = 0;
+  for (const auto& [name, parameter] : model.parameters)
+    if (const auto step = parameter.states.find(std::string(kStepState));
+        step != parameter.states.end())
+      most = std::max(most, Value(step->second).as_int());
+  return most;
+}
+
+}  // namespace
+
+DeepspeedView deepspeed_view(const DcpModel& model) {
+  Value shapes = Value::list(), groups = Value::list();
+  std::set<std::string> trained;
+  for (const DcpModel::Group& group : model.groups) {
+    Entries own;
+    for (const std::string& name : group.names)
+      own.emplace_back(name, Value::size(model.parameters.at(name).weight.shape));
+    trained.insert(group.names.begin(), group.names.end());
+    shapes.push_back(Value::ordered_dict(std::move(own)));
+    Value settings = group.settings;
+    groups.push_back(settings.set(keys::kParams, Value::list({int64_t(groups.size())})));
+  }
+  Entries module, frozen;
+  Value buffers = Value::list();
+  for (const std::string& name : model.order) {
+    const TensorRecord& tensor = model.parameters.at(name).weight;
+    module.emplace_back(name, tensor);
+    if (trained.contains(name)) continue;
+    if (is_floating(tensor.dtype))
+      frozen.emplace_back(name, Value::size(tensor.shape));
+    else
+      buffers.push_back(name);
+  }
+  DeepspeedView view{
+      Value::dict({{keys::kModule, Value::ordered_dict(std::move(module))},
+                   {keys::kBufferNames, buffers},
+                   {keys::kOptimizer, {}},
+                   {keys::kParamShapes, shapes},
+                   {keys::kFrozenParamShapes, Value::ordered_dict(std::move(frozen))},
+                   {keys::kSharedParams, Value::dict()},
+                   {keys::kFrozenParamFragments, {}},
+                   {keys::kLrScheduler, {}},
+                   {keys::kDataSampler, {}},
+                   {keys::kRandomLtd, {}},
+                   {keys::kSkippedSteps, 0},
+                   {keys::kGlobalSteps, step_of(model)},
+                   {keys::kDpWorldSize, 1},
+                   {keys::kMpWorldSize, 1},
+                   {keys::kDsConfig, Value::dict()},
+                   {keys::kDsVersion, kWrittenLikeDeepSpeed}}),
+      {}};
+  if (!model.groups.empty())
+    view.optimizer_state = Value::dict({{keys::kParamGroups, groups},
+                                        {keys::kZeroStage, zero_stage_enum(1)},
+                                        {keys::kDsVersion, kWrittenLikeDeepSpeed}});
+  return view;
+}
+
+}  // namespace anymesh

@@ -1,0 +1,18 @@
+#pragma once
+
+#include "framework/format/dialects/dcp.h"
+#include "framework/format/torch_file/value.h"
+
+namespace anymesh {
+
+// What DeepSpeed's files would say of another framework's model, trained on one rank: the contents
+// of mp_rank_00_model_states.pt and of a universal folder's optimizer_state.pt, as far as they are
+// known. A tensor that no group of the optimizer has is a buffer if it is of integers, else a frozen
+// parameter.
+struct DeepspeedView {
+  Value model_states;
+  Value optimizer_state;  // None if the folder tells no groups
+};
+DeepspeedView deepspeed_view(const DcpModel& model);
+
+}  // namespace anymesh

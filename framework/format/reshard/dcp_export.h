@@ -1,0 +1,41 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "framework/format/folder/output_folder.h"
+#include "framework/format/io/progress.h"
+
+namespace anymesh {
+
+// Writes any checkpoint as a folder of torch.distributed.checkpoint, which dcp.load() takes into a
+// model of the same names and torch's optimizer, on any number of ranks (FSDP2, torchtitan,
+// accelerate):
+//
+//   export_dcp({.input = "ckpt/global_step100", .output = "dcp"}, {});
+//
+//   { "model": weights, "optim": { "state": ..., "param_groups": ... } }
+//
+// Weights are the fp32 masters. Names stay. The optimizer's states are there nested, and its groups
+// nested and flattened, as get_state_dict() has them with and without flatten_optimizer_state_dict.
+// Settings that torch's AdamW or SGD has and the source lacks are torch's defaults. Without an
+// optimizer's state, the model is written alone.
+//
+// Tensors are streamed. The folder appears when it is whole, with a manifest of its files' CRCs. It
+// replaces one that this function made, and no other.
+struct DcpOptions {
+  std::filesystem::path input, output;  // the input may also be the folder with `latest`
+  std::string model_key = "model", optimizer_key = "optim";
+  int threads = write_threads();
+};
+
+struct DcpReport : StreamReport {
+  std::string source = {};  // "ordinary checkpoint of ZeRO 1, tp 2, pp 2, dp 2"
+  int64_t tensors = 0;
+  std::vector<std::string> notes;  // for the user, a line each
+};
+
+DcpReport export_dcp(const DcpOptions& options, const ProgressCallback& progress);
+
+}  // namespace anymesh
