@@ -149,7 +149,7 @@ class DcpReader {
     return found->second;
   }
 
-  TensorRecord tensor_of(const std::string& name, const Value& entry) const {
+  TensorRecord tensor_of(const std::string& name, const Value& entry) {
     const Value properties = entry.at("properties");
     const auto& state = properties.as_object().state;
     if (!state) properties.fail("a tensor's properties");
@@ -165,6 +165,7 @@ class DcpReader {
                                                 *dtype, box.shape, checks_);
       boxes.push_back(std::move(box));
     }
+    if (boxes.size() > 1) folder_.cut.insert(name);
     return tensor_of_boxes(name, *dtype, shape, std::move(boxes));
   }
 
@@ -207,7 +208,7 @@ DcpModel weights_of(const DcpFolder& folder,
     const std::string dict = keys.size() > 1 ? keys[0] : "";
     const std::string within =
         name.substr(dict.empty() ? 0 : std::min(dict.size() + 1, name.size()));
-    dicts[dict].parameters[within].weight = tensor->second;
+    dicts[dict].parameters[within] = {tensor->second, {}, folder.cut.contains(name)};
     dicts[dict].order.push_back(within);
     elements[dict] += tensor->second.numel();
   }

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,7 @@ struct DcpFolder {
   // The keys of a name, if the writer kept them; else the name alone.
   std::map<std::string, std::vector<std::string>> keys;
   std::vector<std::string> order;  // all names, as the writer's dicts had them
+  std::set<std::string> cut;       // tensors of several boxes
   std::vector<DcpItem> items;      // all
 };
 
@@ -47,6 +49,7 @@ struct DcpModel {
   struct Parameter {
     TensorRecord weight;
     std::map<std::string, TensorRecord> states;  // `step` is one number
+    bool cut = false;                            // in several boxes
   };
   struct Group {
     std::vector<std::string> names;

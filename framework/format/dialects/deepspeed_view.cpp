@@ -1,5 +1,6 @@
 #include "framework/format/dialects/deepspeed_view.h"
 
+#include <algorithm>
 #include <set>
 
 #include "framework/format/layout/names.h"
@@ -33,13 +34,19 @@ DeepspeedView deepspeed_view(const DcpModel& model) {
     Value settings = group.settings;
     groups.push_back(settings.set(keys::kParams, Value::list({int64_t(groups.size())})));
   }
+  const bool any_cut =
+      std::ranges::any_of(model.parameters, [](const auto& p) { return p.second.cut; });
+  const auto is_frozen = [&](const std::string& name) {
+    return any_cut ? model.parameters.at(name).cut
+                   : name.ends_with("weight") || name.ends_with("bias");
+  };
   Entries module, frozen;
   Value buffers = Value::list();
   for (const std::string& name : model.order) {
     const TensorRecord& tensor = model.parameters.at(name).weight;
     module.emplace_back(name, tensor);
     if (trained.contains(name)) continue;
-    if (is_floating(tensor.dtype))
+    if (is_floating(tensor.dtype) && is_frozen(name))
       frozen.emplace_back(name, Value::size(tensor.shape));
     else
       buffers.push_back(name);

@@ -30,6 +30,7 @@ Uncut open_uncut(const fs::path& input, int threads, RecordChecksums& checks) {
     ranks =
         std::make_shared<const ShardedCheckpoint>(open_sharded_checkpoint(input, threads, &checks));
   source.checkpoint = ranks ? checkpoint_of(ranks) : open_checkpoint(input, threads, &checks);
+  require_states(input, source.checkpoint.states_refused, "zero_to_fp32 exports the weights alone");
   if (source.checkpoint.optimizer_state) source.model = uncut_model(source.checkpoint, ranks.get());
   return source;
 }
@@ -88,9 +89,10 @@ class EntriesOfModel {
           {{optimizer, groups, static_cast<int64_t>(g), keys::kParams}, Value::list_of(names)});
       for (const std::string& name : names)
         for (const auto& [key, value] : settings.entries())
-          all.push_back(
-              {{optimizer, std::string(keys::kParamGroups) + "." + name + "." + key.as_string()},
-               value});
+          if (key != Value(keys::kParamNames))
+            all.push_back(
+                {{optimizer, std::string(keys::kParamGroups) + "." + name + "." + key.as_string()},
+                 value});
     }
   }
 

@@ -124,8 +124,8 @@ Value common_state(const Source& source, const ReshardReport& report, const Valu
   Value common = Value::dict();
   // Not all classes of ZeRO 0 and 3 keep the clipping, which the config has for all of them.
   const Value clip = config.is_dict() ? config.find(keys::kGradientClipping) : Value();
-  common.set(keys::kClipGrad,
-             is_single(clip) ? Value(clip.as_double()) : state.find(keys::kClipGrad).value_or(0.0));
+  const Value known = is_single(clip) ? Value(clip.as_double()) : state.find(keys::kClipGrad);
+  if (known) common.set(keys::kClipGrad, known);  // else the next job's own
   common.set(keys::kOverflow, state.find(keys::kOverflow).value_or(false));
   const Value scaler = state.find(keys::kLossScaler);
   const bool keeps = report.from.dtype == report.to.dtype && scaler;

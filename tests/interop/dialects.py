@@ -1,0 +1,190 @@
+#!/usr/bin/env python3
+"""Checkpoints between real DeepSpeed and real FSDP2 (torch.distributed.checkpoint), by `ckpt convert`:
+
+    dialects.py FOLDER_OF_EXECUTABLES
+
+Each framework saves on 2 or 4 ranks. ckpt writes the other's format, and that framework loads it on other ranks by its unmodified
+loader. Weights, buffers, both moments, steps, rates and weight decays must be those of the run that saved, bit for bit, and the
+next three losses those of the run that went on there. One line per case; exits 1 if any fails.
+"""
+import pathlib
+
+import torch
+import torch.distributed
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+import deepspeed
+from checks import check, furthest, our, tensor_differences, too_far, truths_of
+from reshard_model import BATCH, SEQUENCE, VOCABULARY, Model, live
+
+SAVED, CUT, LOGS = map(pathlib.Path, ("saved", "cut", "logs"))
+STEPS = 3  # before the save, and again after it
+BOUND = 1e-6
+TAG = f"global_step{STEPS}"
+
+
+def groups_of(model):
+    """Matrices with weight decay, vectors without; the model's order is not that of the groups."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    return [{"params": [p for p in trained if p.dim() > 1], "weight_decay": 0.1},
+            {"params": [p for p in trained if p.dim() == 1], "weight_decay": 0.0}]
+
+
+def whole(tensor):
+    return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().clone()
+
+
+class Fsdp:
+    """A run of FSDP2. `how` is "flat" or "nested", as its optimizer's states are saved."""
+
+    def __init__(self, how, seed):
+        self.model = Model(seed)
+        fully_shard(self.model.up, mesh=init_device_mesh("cpu", (torch.distributed.get_world_size(),)))
+        fully_shard(self.model, mesh=init_device_mesh("cpu", (torch.distributed.get_world_size(),)))
+        self.optimizer = torch.optim.AdamW(groups_of(self.model), lr=5e-3)
+        self.options = StateDictOptions(flatten_optimizer_state_dict=how == "flat")
+
+    def state(self):
+        model, optimizer = get_state_dict(self.model, self.optimizer, options=self.options)
+        return {"model": model, "optim": optimizer}
+
+    def load(self, folder):
+        state = self.state()
+        dcp.load(state, checkpoint_id=folder)
+        set_state_dict(self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optim"],
+                       options=self.options)
+
+    def save(self, folder):
+        dcp.save(self.state(), checkpoint_id=folder)
+
+    def step(self, own):
+        loss = self.model(own)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        return loss
+
+    def held(self):
+        found = {f"{name} weight": whole(p) for name, p in self.model.named_parameters()}
+        found |= {f"{name} buffer": whole(b) for name, b in self.model.named_buffers()}
+        for name, p in self.model.named_parameters():
+            if p in self.optimizer.state:
+                found[f"{name} fp32"] = whole(p)
+                found |= {f"{name} {key}": whole(self.optimizer.state[p][key]) for key in ("exp_avg", "exp_avg_sq")}
+        return found, self.optimizer
+
+
+class DeepSpeed:
+    """A run of DeepSpeed at ZeRO stage `how`."""
+
+    def __init__(self, how, seed):
+        model = Model(seed)
+        zero = {"stage": how} | ({"stage3_param_persistence_threshold": 100} if how == 3 else {})
+        config = {"train_batch_size": BATCH, "gradient_clipping": 0.0, "zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False,
+                  "zero_optimization": zero}
+        names, groups = {p: name for name, p in model.named_parameters()}, groups_of(model)
+        if how == 0:  # which records no names otherwise
+            groups = [group | {"params": [(names[p], p) for p in group["params"]]} for group in groups]
+        self.engine, *_ = deepspeed.initialize(model=model, optimizer=torch.optim.AdamW(groups, lr=5e-3), config=config)
+
+    def load(self, folder):
+        path, _ = self.engine.load_checkpoint(folder)
+        assert path, folder
+
+    def save(self, folder):
+        self.engine.save_checkpoint(folder)
+
+    def step(self, own):
+        loss = self.engine(own)
+        self.engine.backward(loss)
+        self.engine.step()
+        return loss
+
+    def held(self):
+        kinds = ("weight", "buffer", "fp32", "exp_avg", "exp_avg_sq")
+        found = {key: value for key, value in live(self.engine).items() if key.rpartition(" ")[2] in kinds and " " in key}
+        return found, getattr(self.engine.optimizer, "optimizer", self.engine.optimizer)
+
+
+RUN = {"fsdp": Fsdp, "deepspeed": DeepSpeed}
+
+
+def state_of(run):
+    found, optimizer = run.held()
+    return found | {"steps": torch.tensor(sorted({float(s["step"]) for s in optimizer.state.values()})),
+                    "rates": torch.tensor([(g["lr"], g["weight_decay"]) for g in optimizer.param_groups], dtype=torch.double)}
+
+
+def train(run, first):
+    """The losses of the global batches `first` and on, which are the same on any number of ranks."""
+    ranks, losses = torch.distributed.get_world_size(), []
+    for step in range(first, first + STEPS):
+        batch = torch.randint(VOCABULARY, (BATCH, SEQUENCE + 1), generator=torch.Generator().manual_seed(step))
+        total = run.step(batch.view(ranks, -1, SEQUENCE + 1)[torch.distributed.get_rank()]).detach().double()
+        torch.distributed.all_reduce(total)
+        losses.append(total.item() / ranks)
+    return losses
+
+
+def saved(framework, how, folder):
+    """Trains, saves, goes on: the state at the save, and the losses after it."""
+    run = RUN[framework](how, seed=1)
+    train(run, 0)
+    run.save(str(folder))
+    return state_of(run), train(run, STEPS)
+
+
+def loaded(framework, how, folder, truth, save_to=None):
+    run = RUN[framework](how, seed=2)
+    run.load(str(folder))
+    state, losses = truth
+    wrong = list(tensor_differences(state_of(run), state))
+    if save_to:
+        run.save(str(save_to))
+    mine = train(run, STEPS); off = furthest(mine, losses)
+    if off > BOUND: wrong.append(f"{mine} {losses}")
+    return wrong + too_far("losses", off, BOUND), f"{len(state)} tensors are the same, losses {off:.1e} off"
+
+
+SAVES = {"fsdp-flat-2": ("fsdp", "flat", 2), "fsdp-nested-4": ("fsdp", "nested", 4), "ds-zero0-2": ("deepspeed", 0, 2),
+         "ds-zero1-4": ("deepspeed", 1, 4), "ds-zero2-2": ("deepspeed", 2, 2), "ds-zero3-4": ("deepspeed", 3, 4)}
+
+
+def source_of(name):
+    return SAVED / name if name.startswith("fsdp") else SAVED / name / TAG
+
+
+def to_dcp(name):
+    our("ckpt", "convert", source_of(name), CUT / f"{name}.dcp", "--to", "dcp")
+    return CUT / f"{name}.dcp"
+
+
+def to_deepspeed(source, ranks, stage, name):
+    our("ckpt", "convert", source, CUT / f"{name}-{stage}" / TAG, "--to", "deepspeed", "--target", f"dp={ranks},zero={stage}")
+    return CUT / f"{name}-{stage}"
+
+
+def main():
+    truths = truths_of({name: (ranks, saved, framework, how, SAVED / name) for name, (framework, how, ranks) in SAVES.items()}, LOGS / "saves")
+    cases = {}
+    for name in SAVES:
+        folder = to_dcp(name)  # also FSDP2's own: it must load what we wrote
+        for how, ranks in (("flat", 3), ("nested", 2)):
+            cases[f"{name} -> FSDP2, {how}, of {ranks}"] = (ranks, loaded, "fsdp", how, folder, truths[name])
+        if name.startswith("fsdp"):
+            for stage, ranks in ((0, 3), (1, 3), (2, 4), (3, 2)):
+                cases[f"{name} -> DeepSpeed, ZeRO {stage}, of {ranks}"] = (
+                    ranks, loaded, "deepspeed", stage, to_deepspeed(source_of(name), ranks, stage, name), truths[name])
+    ((wrong, _),) = truths_of({"DeepSpeed, ZeRO 3, of 4 -> FSDP2 of 3": (
+        3, loaded, "fsdp", "flat", CUT / "ds-zero3-4.dcp", truths["ds-zero3-4"], SAVED / "around")}, LOGS / "around").values()
+    print("around", wrong)
+    cases["... -> DeepSpeed, ZeRO 1, of 2"] = (
+        2, loaded, "deepspeed", 1, to_deepspeed(SAVED / "around", 2, 1, "around"), truths["ds-zero3-4"])
+    check("DeepSpeed and FSDP2", cases, LOGS)
+
+
+if __name__ == "__main__":
+    main()
