@@ -5,19 +5,23 @@
 
 Each framework saves on 2 or 4 ranks. ckpt writes the other's format, and that framework loads it on other ranks by its unmodified
 loader. Weights, buffers, both moments, steps, rates and weight decays must be those of the run that saved, bit for bit, and the
-next three losses those of the run that went on there. One line per case; exits 1 if any fails.
+next three losses those of the run that went on there. A Llama of transformers that either has trained goes on in pretrain_gpt, by
+`hf_convert import --checkpoint`. One line per case; exits 1 if any fails.
 """
+import csv
 import pathlib
+import shlex
 
 import torch
 import torch.distributed
 import torch.distributed.checkpoint as dcp
+import transformers
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import deepspeed
-from checks import check, furthest, our, tensor_differences, too_far, truths_of
+from checks import check, expect, furthest, our, tensor_differences, too_far, truths_of
 from reshard_model import BATCH, SEQUENCE, VOCABULARY, Model, live
 
 SAVED, CUT, LOGS = map(pathlib.Path, ("saved", "cut", "logs"))
@@ -40,10 +44,13 @@ def whole(tensor):
 class Fsdp:
     """A run of FSDP2. `how` is "flat" or "nested", as its optimizer's states are saved."""
 
-    def __init__(self, how, seed):
-        self.model = Model(seed)
-        fully_shard(self.model.up, mesh=init_device_mesh("cpu", (torch.distributed.get_world_size(),)))
-        fully_shard(self.model, mesh=init_device_mesh("cpu", (torch.distributed.get_world_size(),)))
+    def __init__(self, how, model):
+        self.model, mesh = model, init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+        for child in model.children():
+            if all(p is not q for p in child.parameters() for other in model.children() if other is not child
+                   for q in other.parameters()):
+                fully_shard(child, mesh=mesh)
+        fully_shard(model, mesh=mesh)
         self.optimizer = torch.optim.AdamW(groups_of(self.model), lr=5e-3)
         self.options = StateDictOptions(flatten_optimizer_state_dict=how == "flat")
 
@@ -80,10 +87,9 @@ class Fsdp:
 class DeepSpeed:
     """A run of DeepSpeed at ZeRO stage `how`."""
 
-    def __init__(self, how, seed):
-        model = Model(seed)
+    def __init__(self, how, model):
         zero = {"stage": how} | ({"stage3_param_persistence_threshold": 100} if how == 3 else {})
-        config = {"train_batch_size": BATCH, "gradient_clipping": 0.0, "zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False,
+        config = {"train_batch_size": model.batch, "gradient_clipping": 0.0, "zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False,
                   "zero_optimization": zero}
         names, groups = {p: name for name, p in model.named_parameters()}, groups_of(model)
         if how == 0:  # which records no names otherwise
@@ -131,14 +137,14 @@ def train(run, first):
 
 def saved(framework, how, folder):
     """Trains, saves, goes on: the state at the save, and the losses after it."""
-    run = RUN[framework](how, seed=1)
+    run = RUN[framework](how, Model(seed=1))
     train(run, 0)
     run.save(str(folder))
     return state_of(run), train(run, STEPS)
 
 
 def loaded(framework, how, folder, truth, save_to=None):
-    run = RUN[framework](how, seed=2)
+    run = RUN[framework](how, Model(seed=2))
     run.load(str(folder))
     state, losses = truth
     wrong = list(tensor_differences(state_of(run), state))
@@ -153,8 +159,79 @@ SAVES = {"fsdp-flat-2": ("fsdp", "flat", 2), "fsdp-nested-4": ("fsdp", "nested",
          "ds-zero1-4": ("deepspeed", 1, 4), "ds-zero2-2": ("deepspeed", 2, 2), "ds-zero3-4": ("deepspeed", 3, 4)}
 
 
+LENGTH, LLAMA_BATCH = 16, 12
+# The samples of the corpus that a run has seen when pretrain_gpt has made its steps. DeepSpeed tells how many it has seen at the
+# save, and FSDP2 does not: its data begins again.
+SAMPLES = {"fsdp": STEPS * LLAMA_BATCH, "deepspeed": 2 * STEPS * LLAMA_BATCH}
+LLAMA = dict(vocab_size=512, hidden_size=48, num_hidden_layers=3, num_attention_heads=6, num_key_value_heads=2, intermediate_size=40,
+             max_position_embeddings=LENGTH, tie_word_embeddings=False)
+LLAMAS = {"llama-fsdp-flat-2": ("fsdp", "flat", 2), "llama-fsdp-nested-3": ("fsdp", "nested", 3), "llama-ds-zero3-2": ("deepspeed", 3, 2),
+          "llama-ds-zero1-4": ("deepspeed", 1, 4)}
+MESHES = {"one process": [], "tp 2 x dp 2, ZeRO 3": ["--local-ranks", 4, "--tensor-model-parallel-size", 2, "--zero-stage", 3],
+          "pp 3 x dp 2, ZeRO 1": ["--local-ranks", 6, "--pipeline-model-parallel-size", 3, "--zero-stage", 1]}
+
+
+class Llama(torch.nn.Module):
+    """The losses of a model of transformers, whose names it has."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        config = transformers.LlamaConfig(**LLAMA)
+        inner = transformers.AutoModelForCausalLM.from_config(config)
+        self.model, self.lm_head = inner.model, inner.lm_head
+        self.batch = LLAMA_BATCH
+
+    def forward(self, tokens):
+        logits = self.lm_head(self.model(tokens[:, :-1], use_cache=False).last_hidden_state)
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+
+
+def samples_of(count):
+    printed = our("gpt_data", "samples", 0, count, "100,0,0", LENGTH, 1234, "corpus_text_document")
+    return torch.tensor([[int(token) for token in line.split()] for line in printed.splitlines()])
+
+
+def llama_saved(framework, how, folder, samples):
+    """The losses after the save, of the last samples."""
+    model = Llama()
+    if torch.distributed.get_rank() == 0:
+        transformers.LlamaConfig(architectures=["LlamaForCausalLM"], **LLAMA).save_pretrained(f"{folder}-config")
+    run, ranks, losses = RUN[framework](how, model), torch.distributed.get_world_size(), []
+    for step in range(2 * STEPS):
+        if step == STEPS:
+            run.save(str(folder))
+        batch = samples[step % (len(samples) // LLAMA_BATCH) * LLAMA_BATCH:][:LLAMA_BATCH]
+        total = run.step(batch.view(ranks, -1, LENGTH + 1)[torch.distributed.get_rank()]).detach().double()
+        torch.distributed.all_reduce(total)
+        losses.append(total.item() / ranks)
+    return losses[STEPS:]
+
+
+def goes_on_here(name, mesh, losses):
+    """pretrain_gpt's losses after an import, whose samples begin again."""
+    imported = CUT / f"{name}-imported"
+    if not imported.exists():
+        our("hf_convert", "import", f"{SAVED / name}-config", imported, "--checkpoint", source_of(name))
+        our("ckpt", "verify", imported)
+    shown = our("hf_convert", "import", f"{SAVED / name}-config", imported, "--checkpoint", source_of(name)).splitlines()[-1]
+    flags = [flag for flag in shlex.split(shown)]
+    expect("--finetune" not in flags, shown)
+    rows = CUT / f"{name}-{len(mesh)}.csv"
+    our("pretrain_gpt", *flags, *mesh, "--data-path", "corpus_text_document", "--split", "100,0,0", "--tokenizer-type", "NullTokenizer",
+        "--vocab-size", LLAMA["vocab_size"], "--seq-length", LENGTH, "--global-batch-size", LLAMA_BATCH, "--micro-batch-size", 2,
+        "--train-samples", SAMPLES[LLAMAS[name][0]], "--lr", 5e-3, "--lr-decay-style", "constant", "--weight-decay", 0.1, "--clip-grad", 0,
+        "--adam-beta2", 0.999, "--eval-iters", 0, "--loss-csv", rows)
+    with open(rows) as file:
+        mine = {int(row["iteration"]): float(row["lm_loss"]) for row in csv.DictReader(file)}
+    expect(sorted(mine) == [STEPS + 1, STEPS + 2, STEPS + 3], f"iterations {sorted(mine)}")
+    off = furthest(list(mine.values()), losses)
+    return too_far("losses", off, BOUND), f"losses {off:.1e} off"
+
+
 def source_of(name):
-    return SAVED / name if name.startswith("fsdp") else SAVED / name / TAG
+    framework, *_ = (SAVES | LLAMAS).get(name, ("fsdp",))
+    return SAVED / name if framework == "fsdp" else SAVED / name / TAG
 
 
 def to_dcp(name):
@@ -183,7 +260,11 @@ def main():
     print("around", wrong)
     cases["... -> DeepSpeed, ZeRO 1, of 2"] = (
         2, loaded, "deepspeed", 1, to_deepspeed(SAVED / "around", 2, 1, "around"), truths["ds-zero3-4"])
-    check("DeepSpeed and FSDP2", cases, LOGS)
+    llamas = truths_of({name: (ranks, llama_saved, framework, how, SAVED / name, samples_of(SAMPLES[framework]))
+                        for name, (framework, how, ranks) in LLAMAS.items()}, LOGS / "llamas")
+    for name, mesh in ((name, mesh) for name in LLAMAS for mesh in MESHES):
+        cases[f"{name} -> pretrain_gpt, {mesh}"] = (0, goes_on_here, name, MESHES[mesh], llamas[name])
+    check("DeepSpeed, FSDP2 and pretrain_gpt", cases, LOGS)
 
 
 if __name__ == "__main__":

@@ -5,4 +5,5 @@
 #   tests/interop/dialects.sh [FOLDER_OF_EXECUTABLES]     default: build/release/bin
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
+cp "$repository"/tests/fixtures/data/corpus_text_document.{bin,idx} .
 compare 600 dialects.py "$bin"

@@ -24,6 +24,7 @@ class Model(nn.Module):
         self.head = nn.Linear(HIDDEN, VOCABULARY, bias=False)
         self.head.weight = self.embed.weight
         self.frozen.requires_grad_(False)
+        self.batch = BATCH
         self.register_buffer("positions", torch.randn(SEQUENCE, HIDDEN))
         self.register_buffer("counts", torch.arange(3) + seed)
 

@@ -27,6 +27,8 @@ constexpr const char* kHelp =
     R"(--finetune
                                         --adapter FOLDER: an adapter of PEFT for it, or a Trainer's
                                         folder with one, whose optimizer's states go along
+                                        --checkpoint FOLDER: the weights and the optimizer's states
+                                        of FSDP2 or DeepSpeed, in place of MODEL's weights
   hf_convert export CHECKPOINT MODEL    CHECKPOINT: a folder with 'latest', a tag or universal )"
     R"(folder
                                         of any mesh and ZeRO stage, or weights, with --config
@@ -44,7 +46,8 @@ struct Command {
   HfExportOptions options;  // import: the checkpoint is MODEL, the output SAVE
   std::string config;
   bool overwrite = false;
-  std::string adapter;  // import: its folder; export: the name of its base model
+  std::string adapter;     // import: its folder; export: the name of its base model
+  std::string checkpoint;  // import: has the weights
   bool merge = false;
 };
 
@@ -55,6 +58,8 @@ Command parse(int argc, char** argv) {
   flags.add_options()
     ("adapter", "import: folder of a LoRA adapter; export: name of the base model of one", text,
      "FOLDER|BASE")
+    ("checkpoint", "import: a checkpoint of torch.distributed.checkpoint or DeepSpeed with the "
+     "weights and the optimizer's states", text, "FOLDER")
     ("merge", "export: add the LoRA adapters to the weights")
     ("dtype", "export: round all weights to fp32, bf16 or fp16", text_value("fp32"), "TYPE")
     ("max-shard-size", "export: largest file", text_value("5GB"), "SIZE")
@@ -81,6 +86,13 @@ Command parse(int argc, char** argv) {
   command.overwrite = parsed.count("overwrite") > 0;
   if (command.name == "export" && command.overwrite) throw_error("--overwrite is of import");
   command.adapter = text_of(parsed, "adapter");
+  command.checkpoint = text_of(parsed, "checkpoint");
+  if (parsed.count("checkpoint") && command.checkpoint.empty())
+    throw_error("--checkpoint is empty; expected the folder of a checkpoint");
+  if (parsed.count("checkpoint") && command.name == "export")
+    throw_error("--checkpoint is of import; export takes it as CHECKPOINT");
+  if (parsed.count("checkpoint") && parsed.count("adapter"))
+    throw_error("--checkpoint and --adapter exclude each other");
   command.merge = parsed.count("merge") > 0;
   if (parsed.count("adapter") && command.adapter.empty())
     throw_error("--adapter is empty; expected the ",
@@ -103,7 +115,7 @@ void run_import(const Command& command) {
   const HfExportOptions& options = command.options;
   const HfImport report = with_progress([&](const ProgressCallback& progress) {
     return import_hf(options.checkpoint, options.output, progress, command.overwrite,
-                     command.adapter);
+                     command.adapter, command.checkpoint);
   });
   const GptConfig& gpt = report.model.gpt;
   const auto bytes = static_cast<double>(report.bytes);

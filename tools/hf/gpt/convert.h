@@ -25,6 +25,10 @@ namespace anymesh {
 // the model's (lora.h). If it has the optimizer's states, they do too, and the run goes on at its
 // step N, from SAVE/global_step<N>_universal without --finetune.
 //
+// `checkpoint` has the weights instead: a checkpoint of DeepSpeed or of torch.distributed.checkpoint
+// whose parameters have transformers' names. If it has the optimizer's states, they are joined as
+// the weights are, and the run goes on at its step as with an adapter's.
+//
 // Throws a DamagedFile with file and key or tensor for a model that ours cannot be (config.h), a
 // missing file or tensor, a tensor of another shape, or a tensor that such a model does not have. A
 // tied model with another head in its file becomes an untied one, with a note. Unknown keys of
@@ -43,7 +47,8 @@ struct HfImport {
 };
 HfImport import_hf(const std::filesystem::path& folder, const std::filesystem::path& save,
                    const ProgressCallback& progress, bool overwrite = false,
-                   const std::filesystem::path& adapter = {});
+                   const std::filesystem::path& adapter = {},
+                   const std::filesystem::path& checkpoint = {});
 
 // Says how a checkpoint's adapters are exported (lora.h). Without either, an export refuses them;
 // with either, it refuses a checkpoint that has none.

@@ -102,6 +102,16 @@ struct HfWeights {
   std::vector<std::string> notes;  // for the user, a line each
 };
 
+// Opens a checkpoint of a model of transformers.
+HfWeights open_hf_checkpoint(const fs::path& folder, RecordChecksums& checks) {
+  HfWeights weights;
+  weights.checkpoint =
+      open_checkpoint(resolve_tag(folder, "", &weights.notes), /*threads=*/4, &checks);
+  require_states(folder, weights.checkpoint.states_refused,
+                 "zero_to_fp32 exports the weights alone, which are imported as a model");
+  return weights;
+}
+
 // Throws a DamagedFile for a folder that has other weights, too few of them, or an adapter's.
 HfWeights open_hf_weights(const fs::path& folder, const HfModel& model) {
   if (checkpoint_kind(resolve_tag(folder)) != Checkpoint::Kind::kWeights)
@@ -171,6 +181,35 @@ OurParameter our_parameter(const HfParameter& parameter, BytesPtr weight) {
   return {parameter.name, parameter.shape, {{std::string(kFp32State), record}}};
 }
 
+// Adds the optimizer's states, which are cut and joined as the weights are.
+void add_states(OurParameter& our, const HfParameter& parameter, const Checkpoint& weights,
+                const std::string& base) {
+  std::map<std::string, std::vector<BytesPtr>> states;
+  size_t tensors = 0;
+  for (const HfTensor& tensor : parameter.theirs) {
+    const std::string name =
+        weights.contains(tensor.name) ? tensor.name : bare_name(tensor.name, base);
+    const SavedParameter saved = weights.parameter(name);
+    if (tensors++ > 0 && saved.step != our.step)
+      throw Unreadable(weights.path.string() + ": " + name + " is at step " + saved.step.found() +
+                       ", other parts of " + our.name + " at " + our.step.found());
+    our.step = saved.step;
+    for (const auto& [state, held] : saved.states) {
+      if (state == kFp32State) continue;
+      if (held.shape != tensor.shape)
+        throw Unreadable(weights.path.string() + ": " + state + " of " + name + " has the shape " +
+                         to_string(held.shape) + ", and only states of each element are imported");
+      states[state].push_back(as_float32(held).bytes);
+    }
+  }
+  for (auto& [state, parts] : states) {
+    if (parts.size() != tensors)
+      throw Unreadable(weights.path.string() + ": some parts of " + our.name + " have " + state +
+                       ", and others do not");
+    our.states[state] = {DType::kFloat32, our.shape, false, ours_of(parameter, std::move(parts))};
+  }
+}
+
 // Makes our parameters from their tensors. Throws for a tensor that the model does not have.
 std::vector<OurParameter> read_ours(const Checkpoint& weights, const HfModel& model) {
   const std::string base = base_of(model);
@@ -181,6 +220,7 @@ std::vector<OurParameter> read_ours(const Checkpoint& weights, const HfModel& mo
     for (const HfTensor& tensor : parameter.theirs)
       theirs.push_back(take_theirs(weights, tensor, base, left));
     ours.push_back(our_parameter(parameter, ours_of(parameter, std::move(theirs))));
+    add_states(ours.back(), parameter, weights, base);
   }
   if (!model.gpt.untie_embeddings_and_output_weights)
     left.erase(head_name(model));  // has_own_head()
@@ -226,10 +266,18 @@ ExpertSpread spread_of(const GptConfig& gpt) {
   return spread;
 }
 
+// The run that goes on from an import.
+struct PriorRun {
+  const Checkpoint* checkpoint = nullptr;  // with its metadata and optimizer; null: it begins
+  int64_t iteration() const {
+    return checkpoint ? checkpoint->metadata.at(keys::kGlobalSteps).as_int() : 0;
+  }
+};
+
 // Makes the model states of a run before its first step, as far as an import knows them, or after
-// the steps of an adapter's run.
+// the steps of an earlier run.
 Value metadata_of(const std::vector<OurParameter>& ours, const HfModel& model,
-                  const UniversalInfo& info, const PeftAdapter* adapter) {
+                  const UniversalInfo& info, const PeftAdapter* adapter, const PriorRun& prior) {
   std::vector<Value::Entry> shapes;  // of what is trained: beside adapters, nothing else
   for (size_t i = adapter ? ours.size() - adapter->parameters.size() : 0; i < ours.size(); ++i)
     shapes.emplace_back(ours[i].name, Value::size(ours[i].shape));
@@ -255,18 +303,18 @@ Value metadata_of(const std::vector<OurParameter>& ours, const HfModel& model,
        {keys::kIteration, 0}});
   if (const ExpertSpread spread = spread_of(model.gpt); !spread.layers.empty())
     spread.record(states, {}, /*zero3=*/false);
-  if (!adapter || !adapter->has_states()) return states.set(keys::kWeightsOnly, true);
-  const Value& run = adapter->weights.metadata;
+  if (!prior.checkpoint) return states.set(keys::kWeightsOnly, true);
+  const Value& run = prior.checkpoint->metadata;
   for (const auto key : {keys::kSkippedSteps, keys::kGlobalSteps, keys::kGlobalSamples,
                          keys::kDsConfig, keys::kDsVersion})
     if (const Value value = run.find(key)) states.set(key, value);
-  return states.set(keys::kIteration, adapter->iteration());
+  return states.set(keys::kIteration, prior.iteration());
 }
 
 // Makes the files of a universal folder. Their tensors are read as they are written.
 std::vector<StreamedFile> files_of(const fs::path& folder, const HfModel& model,
                                    const std::vector<OurParameter>& ours,
-                                   const PeftAdapter* adapter) {
+                                   const PeftAdapter* adapter, const PriorRun& prior) {
   const UniversalInfo info = info_of(with_lora(model.gpt, adapter ? adapter->lora : Lora()));
   MergeRules rules(info);
   const ExpertSpread spread = spread_of(model.gpt);
@@ -284,11 +332,11 @@ std::vector<StreamedFile> files_of(const fs::path& folder, const HfModel& model,
       add(state, Value::dict(cut).set(keys::kParam, tensor));
     if (parameter.step) add(kStepState, parameter.step);
   }
-  if (adapter && adapter->has_states())
+  if (prior.checkpoint)
     files.push_back(streamed_torch_file(folder / kZeroFolder / kOptimizerStateFile,
-                                        adapter->weights.optimizer_state));
-  files.push_back(
-      streamed_torch_file(folder / model_states_file(0), metadata_of(ours, model, info, adapter)));
+                                        prior.checkpoint->optimizer_state));
+  files.push_back(streamed_torch_file(folder / model_states_file(0),
+                                      metadata_of(ours, model, info, adapter, prior)));
   return files;
 }
 
@@ -308,18 +356,26 @@ std::vector<std::string> differing(const std::vector<std::string>& names, const 
 }  // namespace
 
 HfImport import_hf(const fs::path& folder, const fs::path& save, const ProgressCallback& progress,
-                   bool overwrite, const fs::path& adapter_folder) {
+                   bool overwrite, const fs::path& adapter_folder,
+                   const fs::path& checkpoint_folder) {
   const auto start = std::chrono::steady_clock::now();
   if (!fs::is_directory(folder))
     throw DamagedFile(folder.string() + ": no such folder" + list_parent(folder));
   refuse_adapter(folder);
   HfImport report{.model = read_hf_config(folder / kHfConfigFile)};
   HfModel& model = report.model;
-  const SourceFiles sources(folder);
-  auto [weights, notes] = open_hf_weights(folder, model);
+  const bool trained = !checkpoint_folder.empty();
+  const SourceFiles sources(trained ? resolve_tag(checkpoint_folder) : folder);
+  RecordChecksums checks;  // safetensors have no checksums
+  auto [weights, notes] =
+      trained ? open_hf_checkpoint(checkpoint_folder, checks) : open_hf_weights(folder, model);
   std::optional<PeftAdapter> adapter;
   if (!adapter_folder.empty()) adapter = open_peft(adapter_folder, model);
-  report.iteration = adapter ? adapter->iteration() : 0;
+  PriorRun prior;
+  if (adapter && adapter->has_states()) prior.checkpoint = &adapter->weights;
+  if (trained && weights.optimizer_state) prior.checkpoint = &weights;
+  report.resumes = prior.checkpoint != nullptr;
+  report.iteration = prior.iteration();
   report.output = fs::absolute(save).lexically_normal() /
                   (tag_folder(report.iteration) + std::string(kUniversalSuffix));
   report.tokenizer = tokenizer_files(folder);
@@ -336,19 +392,23 @@ HfImport import_hf(const fs::path& folder, const fs::path& save, const ProgressC
                            head_name(model) + " is another table: imported as untied");
   }
   report.notes.insert(report.notes.end(), model.notes.begin(), model.notes.end());
+  if (trained && !prior.checkpoint)
+    report.notes.push_back(weights.path.string() + ": has no optimizer's state; weights alone");
+  if (prior.checkpoint && !prior.checkpoint->metadata.find(keys::kGlobalSamples))
+    report.notes.push_back(prior.checkpoint->path.string() +
+                           ": does not tell how many samples the run has consumed; data begins at "
+                           "the first");
   std::vector<OurParameter> ours = read_ours(weights, model);
   if (adapter) {
     read_adapter(*adapter, ours);
     report.lora = adapter->lora;
-    report.resumes = adapter->has_states();
     report.notes.insert(report.notes.end(), adapter->notes.begin(), adapter->notes.end());
   }
   const std::vector<StreamedFile> files =
-      files_of(out.folder(), model, ours, adapter ? &*adapter : nullptr);
+      files_of(out.folder(), model, ours, adapter ? &*adapter : nullptr, prior);
   FolderRecord record(save, "the output folder");
   check_tokenizer(record);
-  RecordChecksums none;  // safetensors have no checksums
-  report.bytes = out.stream(files, write_threads(), none, progress).bytes;
+  report.bytes = out.stream(files, write_threads(), checks, progress).bytes;
   sources.expect_unchanged();
   if (adapter) adapter->sources.expect_unchanged();
   for (const std::string& name : tokenizer) record.copy_in(folder / name, name);
