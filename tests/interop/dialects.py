@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Checkpoints between real DeepSpeed and real FSDP2 (torch.distributed.checkpoint), by `ckpt convert`:
+"""Checkpoints of real DeepSpeed, FSDP2 (torch.distributed.checkpoint) and Megatron-Core (torch_dist):
 
     dialects.py FOLDER_OF_EXECUTABLES
 
 Each framework saves on 2 or 4 ranks. ckpt writes the other's format, and that framework loads it on other ranks by its unmodified
 loader. Weights, buffers, both moments, steps, rates and weight decays must be those of the run that saved, bit for bit, and the
-next three losses those of the run that went on there. A Llama of transformers that either has trained goes on in pretrain_gpt, by
+next three losses those of the run that went on there. A Llama that one of the three has trained goes on in pretrain_gpt, by
 `hf_convert import --checkpoint`. One line per case; exits 1 if any fails.
 """
 import csv
@@ -22,6 +22,7 @@ from torch.distributed.fsdp import fully_shard
 
 import deepspeed
 from checks import check, expect, furthest, our, tensor_differences, too_far, truths_of
+from megatron_core import MegatronCore
 from reshard_model import BATCH, SEQUENCE, VOCABULARY, Model, live
 
 SAVED, CUT, LOGS = map(pathlib.Path, ("saved", "cut", "logs"))
@@ -162,11 +163,12 @@ SAVES = {"fsdp-flat-2": ("fsdp", "flat", 2), "fsdp-nested-4": ("fsdp", "nested",
 LENGTH, LLAMA_BATCH = 16, 12
 # The samples of the corpus that a run has seen when pretrain_gpt has made its steps. DeepSpeed tells how many it has seen at the
 # save, and FSDP2 does not: its data begins again.
-SAMPLES = {"fsdp": STEPS * LLAMA_BATCH, "deepspeed": 2 * STEPS * LLAMA_BATCH}
+SAMPLES = {"fsdp": STEPS * LLAMA_BATCH, "megatron": STEPS * LLAMA_BATCH, "deepspeed": 2 * STEPS * LLAMA_BATCH}
 LLAMA = dict(vocab_size=512, hidden_size=48, num_hidden_layers=3, num_attention_heads=6, num_key_value_heads=2, intermediate_size=40,
              max_position_embeddings=LENGTH, tie_word_embeddings=False)
 LLAMAS = {"llama-fsdp-flat-2": ("fsdp", "flat", 2), "llama-fsdp-nested-3": ("fsdp", "nested", 3), "llama-ds-zero3-2": ("deepspeed", 3, 2),
-          "llama-ds-zero1-4": ("deepspeed", 1, 4)}
+          "llama-ds-zero1-4": ("deepspeed", 1, 4), "llama-megatron-core-1": ("megatron", 0, 1),
+          "llama-megatron-core-tp2": ("megatron", 64, 2)}  # rows of padding
 MESHES = {"one process": [], "tp 2 x dp 2, ZeRO 3": ["--local-ranks", 4, "--tensor-model-parallel-size", 2, "--zero-stage", 3],
           "pp 3 x dp 2, ZeRO 1": ["--local-ranks", 6, "--pipeline-model-parallel-size", 3, "--zero-stage", 1]}
 
@@ -194,15 +196,16 @@ def samples_of(count):
 
 def llama_saved(framework, how, folder, samples):
     """The losses after the save, of the last samples."""
-    model = Llama()
     if torch.distributed.get_rank() == 0:
         transformers.LlamaConfig(architectures=["LlamaForCausalLM"], **LLAMA).save_pretrained(f"{folder}-config")
-    run, ranks, losses = RUN[framework](how, model), torch.distributed.get_world_size(), []
+    megatron, ranks, losses = framework == "megatron", torch.distributed.get_world_size(), []
+    run = MegatronCore(LLAMA, LENGTH, LLAMA["vocab_size"] + how) if megatron else RUN[framework](how, Llama())
     for step in range(2 * STEPS):
         if step == STEPS:
-            run.save(str(folder))
+            run.save(folder if megatron else str(folder))
         batch = samples[step % (len(samples) // LLAMA_BATCH) * LLAMA_BATCH:][:LLAMA_BATCH]
-        total = run.step(batch.view(ranks, -1, LENGTH + 1)[torch.distributed.get_rank()]).detach().double()
+        own = batch if megatron else batch.view(ranks, -1, LENGTH + 1)[torch.distributed.get_rank()]
+        total = run.step(own).detach().double()
         torch.distributed.all_reduce(total)
         losses.append(total.item() / ranks)
     return losses[STEPS:]
@@ -231,7 +234,7 @@ def goes_on_here(name, mesh, losses):
 
 def source_of(name):
     framework, *_ = (SAVES | LLAMAS).get(name, ("fsdp",))
-    return SAVED / name if framework == "fsdp" else SAVED / name / TAG
+    return SAVED / name / TAG if framework == "deepspeed" else SAVED / name
 
 
 def to_dcp(name):

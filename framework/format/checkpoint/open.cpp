@@ -4,6 +4,7 @@
 
 #include "framework/format/checkpoint/model.h"
 #include "framework/format/dialects/deepspeed_view.h"
+#include "framework/format/dialects/torch_dist.h"
 #include "framework/format/io/file_io.h"
 #include "framework/format/layout/merge_rules.h"
 #include "framework/format/sharded/stages.h"
@@ -276,7 +277,11 @@ void Checkpoint::take(const StoredWeights& weights) {
 
 void Checkpoint::take(const DcpFolder& folder) {
   description = "torch.distributed.checkpoint";
-  const DcpModel model = dcp_model(folder);
+  DcpModel model = dcp_model(folder);
+  if (is_torch_dist(folder.path)) {
+    description = "torch_dist of Megatron-Core";
+    complete_torch_dist(model, folder.path);
+  }
   for (const auto& [name, stored] : model.parameters) {
     SavedParameter& parameter = parameters_[name];
     parameter.shape = stored.weight.shape;

@@ -31,7 +31,8 @@ struct Family {
   // The names of tensors by ours, both without .weight and .bias, and ours without "2.": JSON. A
   // list has q, k and v, or gate and up. Those of a layer's parts follow "layers", the layer's
   // number and a dot; those of an expert also "mlp.experts", its number and a dot. All but the
-  // head's follow "base", which files of the bare model leave out.
+  // head's follow "base", which files of the bare model leave out. One that ends in _ has weight and
+  // bias behind it without a point.
   const char* tensors = "{}";
   bool experts = false;     // in place of MLPs
   bool transposed = false;  // linear layers keep [in, out]
@@ -51,6 +52,7 @@ struct Family {
 extern const Family kLlama, kMistral, kQwen2, kQwen3, kGemma, kPhi3;
 extern const Family kMixtral, kQwen2Moe, kQwen3Moe, kOlmoe;
 extern const Family kGpt2, kBloom, kGptNeox, kOpt, kStarcoder2, kFalcon;
+extern const Family kMegatronCore;  // has names of tensors alone
 
 // All families. A model of two goes by the first.
 std::span<const Family* const> families();

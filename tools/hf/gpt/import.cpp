@@ -31,6 +31,8 @@ namespace {
 namespace fs = std::filesystem;
 using NameSet = std::set<std::string>;
 
+constexpr const char* kMegatronTable = "embedding.word_embeddings.weight";
+
 [[noreturn]] void fail_as_adapter(const fs::path& path) {
   throw DamagedFile(path.string() +
                     ": is of an adapter of PEFT, not of a model. Give its base model too: "
@@ -147,8 +149,34 @@ bool is_buffer(const std::string& name, const Shape& shape, const HfModel& model
   });
 }
 
+// Megatron-Core's tables have rows of padding behind those of the vocabulary.
+TensorRecord unpadded(const TensorRecord& tensor, const std::string& name, const Shape& shape) {
+  const bool table = name == kMegatronTable ||
+                     name == tensors_of(kMegatronCore)["lm_head"].get<std::string>() + ".weight";
+  if (!table || tensor.shape.size() != 2 || tensor.shape[0] < shape[0] ||
+      tensor.shape[1] != shape[1])
+    return tensor;
+  return tensor.slice(0, shape);
+}
+
+// Whether a table has all rows of a smaller one.
+bool has_rows_of(const Shape& table, const Shape& shape) {
+  return table.size() == 2 && shape.size() == 2 && table[0] >= shape[0] && table[1] == shape[1];
+}
+
+// Whether it is a table of Megatron-Core, which has rows of padding behind those of the vocabulary.
+bool may_be_padded(const std::string& name) {
+  return name == std::string(kMegatronTable) || name == "output_layer.weight";
+}
+
 BytesPtr take_theirs(const Checkpoint& weights, const HfTensor& tensor, const std::string& base,
                      NameSet& left) {
+  const SavedParameter saved =
+      weights.contains(tensor.name) ? weights.parameter(tensor.name) : SavedParameter();
+  if (may_be_padded(tensor.name) && has_rows_of(saved.shape, tensor.shape)) {
+    left.erase(tensor.name);
+    return as_float32(saved.weight().slice(0, tensor.shape)).bytes;
+  }
   return take(weights, tensor.name, bare_name(tensor.name, base), tensor.shape, left,
               std::string(" by its ") + kHfConfigFile);
 }
@@ -196,10 +224,11 @@ void add_states(OurParameter& our, const HfParameter& parameter, const Checkpoin
     our.step = saved.step;
     for (const auto& [state, held] : saved.states) {
       if (state == kFp32State) continue;
-      if (held.shape != tensor.shape)
+      const bool cut = may_be_padded(name) && has_rows_of(held.shape, tensor.shape);
+      if (held.shape != tensor.shape && !cut)
         throw Unreadable(weights.path.string() + ": " + state + " of " + name + " has the shape " +
                          to_string(held.shape) + ", and only states of each element are imported");
-      states[state].push_back(as_float32(held).bytes);
+      states[state].push_back(as_float32(cut ? held.slice(0, tensor.shape) : held).bytes);
     }
   }
   for (auto& [state, parts] : states) {
@@ -386,10 +415,12 @@ HfImport import_hf(const fs::path& folder, const fs::path& save, const ProgressC
   OutputFolder out(report.output, "the output", kUniversal);
   check_tokenizer(FolderRecord(save));
   report.notes = std::move(notes);
-  if (has_own_head(weights, model)) {
+  HfModel stored = model;  // with the names that the weights have
+  if (trained && weights.contains(kMegatronTable)) stored.family = &kMegatronCore;
+  if (has_own_head(weights, stored)) {
     model.gpt.untie_embeddings_and_output_weights = true;
     report.notes.push_back(std::string(kHfConfigFile) + " ties the head to the embeddings, but " +
-                           head_name(model) + " is another table: imported as untied");
+                           head_name(stored) + " is another table: imported as untied");
   }
   report.notes.insert(report.notes.end(), model.notes.begin(), model.notes.end());
   if (trained && !prior.checkpoint)
@@ -398,7 +429,8 @@ HfImport import_hf(const fs::path& folder, const fs::path& save, const ProgressC
     report.notes.push_back(prior.checkpoint->path.string() +
                            ": does not tell how many samples the run has consumed; data begins at "
                            "the first");
-  std::vector<OurParameter> ours = read_ours(weights, model);
+  stored.gpt = model.gpt;
+  std::vector<OurParameter> ours = read_ours(weights, stored);
   if (adapter) {
     read_adapter(*adapter, ours);
     report.lora = adapter->lora;

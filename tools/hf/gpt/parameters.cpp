@@ -31,7 +31,8 @@ class Mapping {
       shape[0] = rows_of(module, shape[0], i, names.size());
       if (ours.experts) shape.erase(shape.begin());  // a tensor has one expert
       if (parameter.transposed) std::swap(shape.front(), shape.back());
-      parameter.theirs.push_back({before + names[i] + end, std::move(shape)});
+      parameter.theirs.push_back(
+          {before + names[i] + end.substr(names[i].ends_with('_')), std::move(shape)});
     }
     if (module == kQkv && !family_.grouped) parameter.order = kinds_of_groups();
     return parameter;

@@ -209,4 +209,24 @@ constexpr Family kStarcoder2{
     .bind = bind_starcoder2,
     .tensors = R"({"mlp.dense_h_to_4h": "mlp.c_fc", "mlp.dense_4h_to_h": "mlp.c_proj"})"};
 
+// Not of transformers: the names of Megatron-Core's GPTModel, whose rows are ordered as ours.
+constexpr Family kMegatronCore{
+    .name = "Megatron-Core",
+    .model_type = "",
+    .architecture = "GPTModel",
+    .defaults = "{}",
+    .bind = nullptr,
+    .tensors = R"({"lm_head": "output_layer", "base": "", "layers": "decoder.layers.",
+        "word_embeddings": "embedding.word_embeddings",
+        "position_embeddings": "embedding.position_embeddings",
+        "input_layernorm": "self_attention.linear_qkv.layer_norm_",
+        "self_attention.query_key_value": "self_attention.linear_qkv",
+        "self_attention.q_layernorm": "self_attention.q_layernorm",
+        "self_attention.k_layernorm": "self_attention.k_layernorm",
+        "self_attention.dense": "self_attention.linear_proj",
+        "post_attention_layernorm": "mlp.linear_fc1.layer_norm_",
+        "mlp.dense_h_to_4h": "mlp.linear_fc1", "mlp.dense_4h_to_h": "mlp.linear_fc2",
+        "": "decoder.final_layernorm"})",
+    .grouped = true};
+
 }  // namespace anymesh
