@@ -98,11 +98,11 @@ class DeepSpeed:
         self.engine, *_ = deepspeed.initialize(model=model, optimizer=torch.optim.AdamW(groups, lr=5e-3), config=config)
 
     def load(self, folder):
-        path, _ = self.engine.load_checkpoint(folder)
+        path, _ = self.engine.load_checkpoint(str(folder))
         assert path, folder
 
     def save(self, folder):
-        self.engine.save_checkpoint(folder)
+        self.engine.save_checkpoint(str(folder))
 
     def step(self, own):
         loss = self.engine(own)
@@ -140,17 +140,17 @@ def saved(framework, how, folder):
     """Trains, saves, goes on: the state at the save, and the losses after it."""
     run = RUN[framework](how, Model(seed=1))
     train(run, 0)
-    run.save(str(folder))
+    run.save(folder)
     return state_of(run), train(run, STEPS)
 
 
 def loaded(framework, how, folder, truth, save_to=None):
     run = RUN[framework](how, Model(seed=2))
-    run.load(str(folder))
+    run.load(folder)
     state, losses = truth
     wrong = list(tensor_differences(state_of(run), state))
     if save_to:
-        run.save(str(save_to))
+        run.save(save_to)
     mine = train(run, STEPS); off = furthest(mine, losses)
     if off > BOUND: wrong.append(f"{mine} {losses}")
     return wrong + too_far("losses", off, BOUND), f"{len(state)} tensors are the same, losses {off:.1e} off"
@@ -194,42 +194,97 @@ def samples_of(count):
     return torch.tensor([[int(token) for token in line.split()] for line in printed.splitlines()])
 
 
+def llama_run(framework, how):
+    return MegatronCore(LLAMA, LENGTH, LLAMA["vocab_size"] + how) if framework == "megatron" else RUN[framework](how, Llama())
+
+
+def llama_step(run, batch):
+    """The loss of a batch, of which Megatron-Core's ranks, all of tp, have the same part."""
+    ranks, losses = torch.distributed.get_world_size(), []
+    own = batch if isinstance(run, MegatronCore) else batch.view(ranks, -1, LENGTH + 1)[torch.distributed.get_rank()]
+    total = run.step(own).detach().double()
+    torch.distributed.all_reduce(total)
+    return total.item() / ranks
+
+
 def llama_saved(framework, how, folder, samples):
     """The losses after the save, of the last samples."""
     if torch.distributed.get_rank() == 0:
         transformers.LlamaConfig(architectures=["LlamaForCausalLM"], **LLAMA).save_pretrained(f"{folder}-config")
-    megatron, ranks, losses = framework == "megatron", torch.distributed.get_world_size(), []
-    run = MegatronCore(LLAMA, LENGTH, LLAMA["vocab_size"] + how) if megatron else RUN[framework](how, Llama())
+    run, losses = llama_run(framework, how), []
     for step in range(2 * STEPS):
         if step == STEPS:
-            run.save(folder if megatron else str(folder))
-        batch = samples[step % (len(samples) // LLAMA_BATCH) * LLAMA_BATCH:][:LLAMA_BATCH]
-        own = batch if megatron else batch.view(ranks, -1, LENGTH + 1)[torch.distributed.get_rank()]
-        total = run.step(own).detach().double()
-        torch.distributed.all_reduce(total)
-        losses.append(total.item() / ranks)
+            run.save(folder)
+        losses.append(llama_step(run, samples[step % (len(samples) // LLAMA_BATCH) * LLAMA_BATCH:][:LLAMA_BATCH]))
     return losses[STEPS:]
 
 
-def goes_on_here(name, mesh, losses):
-    """pretrain_gpt's losses after an import, whose samples begin again."""
-    imported = CUT / f"{name}-imported"
-    if not imported.exists():
-        our("hf_convert", "import", f"{SAVED / name}-config", imported, "--checkpoint", source_of(name))
-        our("ckpt", "verify", imported)
-    shown = our("hf_convert", "import", f"{SAVED / name}-config", imported, "--checkpoint", source_of(name)).splitlines()[-1]
-    flags = [flag for flag in shlex.split(shown)]
-    expect("--finetune" not in flags, shown)
-    rows = CUT / f"{name}-{len(mesh)}.csv"
-    our("pretrain_gpt", *flags, *mesh, "--data-path", "corpus_text_document", "--split", "100,0,0", "--tokenizer-type", "NullTokenizer",
+def llama_loaded(framework, how, folder, samples, losses):
+    """Whether a run goes on from a folder of ours with these losses."""
+    run = llama_run(framework, how)
+    run.load(folder)
+    off = furthest([llama_step(run, batch) for batch in samples.split(LLAMA_BATCH)], losses)
+    return too_far("losses", off, BOUND), f"losses {off:.1e} off"
+
+
+def llama_passed_on(framework, how, source, folder):
+    run = llama_run(framework, how)
+    run.load(source)
+    run.save(folder)
+
+
+def imported(name):
+    """The flags of pretrain_gpt for our checkpoint of a Llama that another framework has trained."""
+    printed = our("hf_convert", "import", f"{SAVED / name}-config", CUT / f"{name}-imported", "--checkpoint", source_of(name))
+    flags = shlex.split(printed.splitlines()[-1])
+    expect("--finetune" not in flags, flags)
+    return flags
+
+
+def trained_here(flags, framework, rows, *more):
+    """{iteration: loss}"""
+    our("pretrain_gpt", *flags, "--data-path", "corpus_text_document", "--split", "100,0,0", "--tokenizer-type", "NullTokenizer",
         "--vocab-size", LLAMA["vocab_size"], "--seq-length", LENGTH, "--global-batch-size", LLAMA_BATCH, "--micro-batch-size", 2,
-        "--train-samples", SAMPLES[LLAMAS[name][0]], "--lr", 5e-3, "--lr-decay-style", "constant", "--weight-decay", 0.1, "--clip-grad", 0,
-        "--adam-beta2", 0.999, "--eval-iters", 0, "--loss-csv", rows)
+        "--train-samples", SAMPLES[framework], "--lr", 5e-3, "--lr-decay-style", "constant", "--weight-decay", 0.1, "--clip-grad", 0,
+        "--adam-beta2", 0.999, "--eval-iters", 0, "--loss-csv", rows, *more)
     with open(rows) as file:
-        mine = {int(row["iteration"]): float(row["lm_loss"]) for row in csv.DictReader(file)}
+        return {int(row["iteration"]): float(row["lm_loss"]) for row in csv.DictReader(file)}
+
+
+def goes_on_here(name, mesh, losses):
+    mine = trained_here([*imported(name), *mesh], LLAMAS[name][0], CUT / f"{name}-{len(mesh)}.csv")
     expect(sorted(mine) == [STEPS + 1, STEPS + 2, STEPS + 3], f"iterations {sorted(mine)}")
     off = furthest(list(mine.values()), losses)
     return too_far("losses", off, BOUND), f"losses {off:.1e} off"
+
+
+def exported_cases():
+    """A run of ours goes on in FSDP2 and in Megatron-Core."""
+    flags = [*imported("llama-fsdp-flat-2"), *MESHES["tp 2 x dp 2, ZeRO 3"]]
+    losses = trained_here(flags, "fsdp", CUT / "ours.csv", "--save", SAVED / "ours", "--save-interval", 1)
+    samples, after = samples_of(SAMPLES["fsdp"])[LLAMA_BATCH:], [losses[5], losses[6]]
+    for form in ("dcp", "torch_dist"):
+        our("hf_convert", "export", SAVED / "ours", CUT / f"ours.{form}", "--to", form, "--tag", "global_step4")
+        our("ckpt", "verify", CUT / f"ours.{form}")
+    return {f"pretrain_gpt -> {what}, of {ranks}": (ranks, llama_loaded, framework, how, CUT / f"ours.{form}", samples, after)
+            for what, form, framework, how, ranks in (("FSDP2, flat", "dcp", "fsdp", "flat", 3), ("FSDP2, nested", "dcp", "fsdp", "nested", 2),
+                                                      ("Megatron-Core", "torch_dist", "megatron", 0, 1),
+                                                      ("Megatron-Core, padded", "torch_dist", "megatron", 64, 2))}
+
+
+def around_all():
+    """DeepSpeed, ZeRO 3 of 2 -> FSDP2 of 3 -> Megatron-Core, tp 2 -> DeepSpeed, ZeRO 1 of 2: bit for bit what it was."""
+    name, last = "llama-ds-zero3-2", CUT / "last"
+    our("ckpt", "convert", source_of(name), CUT / "first.dcp", "--to", "dcp")
+    truths_of({"FSDP2": (3, llama_passed_on, "fsdp", "flat", CUT / "first.dcp", SAVED / "passed-on.dcp")}, LOGS / "passed-on-1")
+    config = f"{SAVED / name}-config"
+    our("hf_convert", "import", config, last / "1", "--checkpoint", SAVED / "passed-on.dcp")
+    our("hf_convert", "export", last / "1", CUT / "second.td", "--to", "torch_dist")
+    truths_of({"Megatron-Core": (2, llama_passed_on, "megatron", 0, CUT / "second.td", SAVED / "passed-on.td")}, LOGS / "passed-on-2")
+    our("hf_convert", "import", config, last / "2", "--checkpoint", SAVED / "passed-on.td")
+    our("hf_convert", "export", last / "2", CUT / "third.dcp", "--to", "dcp")
+    our("ckpt", "convert", CUT / "third.dcp", CUT / "around" / TAG, "--to", "deepspeed", "--target", "dp=2,zero=1")
+    return our("ckpt", "diff", source_of(name), CUT / "around" / TAG).splitlines()[-1]
 
 
 def source_of(name):
@@ -267,7 +322,9 @@ def main():
                         for name, (framework, how, ranks) in LLAMAS.items()}, LOGS / "llamas")
     for name, mesh in ((name, mesh) for name in LLAMAS for mesh in MESHES):
         cases[f"{name} -> pretrain_gpt, {mesh}"] = (0, goes_on_here, name, MESHES[mesh], llamas[name])
-    check("DeepSpeed, FSDP2 and pretrain_gpt", cases, LOGS)
+    cases |= exported_cases()
+    cases["llama: DeepSpeed, ZeRO 3, of 2 -> FSDP2 of 3 -> Megatron-Core, tp 2 -> DeepSpeed, ZeRO 1, of 2"] = (0, around_all)
+    check("DeepSpeed, FSDP2, Megatron-Core and pretrain_gpt", cases, LOGS)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,12 @@ class Cpu(TorchFunctionMode):
         return function(*args, **kwargs)
 
 
+def zero_states(optimizer, *_):
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            optimizer.state[p].update(step=torch.tensor(0.0), exp_avg=torch.zeros_like(p), exp_avg_sq=torch.zeros_like(p))
+
+
 class MegatronCore:
     """A run on tp = all ranks. `shape` has the keys of a LlamaConfig."""
 
@@ -52,7 +58,7 @@ class MegatronCore:
             group |= {"pre_wd_mult": group["wd_mult"], "pre_lr_mult": 1.0, "lr_mult": 1.0, "is_expert_parallel": False,
                       "is_decoupled_lr": False, "default_config": True}
         with Cpu():
-            self.optimizer = FP32Optimizer(self.adam, OptimizerConfig(optimizer="adam", lr=5e-3), init_state_fn=lambda *_: None)
+            self.optimizer = FP32Optimizer(self.adam, OptimizerConfig(optimizer="adam", lr=5e-3), init_state_fn=zero_states)
 
     def step(self, tokens):
         length = tokens.shape[1] - 1
@@ -65,6 +71,15 @@ class MegatronCore:
             loss.backward()
             self.adam.step()
         return loss
+
+    def load(self, folder):
+        from megatron.core import dist_checkpointing
+        with Cpu():
+            sharded = self.model.sharded_state_dict()
+            state = {"model": sharded, "optimizer": self.optimizer.sharded_state_dict(sharded, is_loading=True), "iteration": 0}
+            state = dist_checkpointing.load(state, str(folder))
+            self.model.load_state_dict(state["model"], strict=False)
+            self.optimizer.load_state_dict(state["optimizer"])
 
     def save(self, folder):
         from megatron.core import dist_checkpointing

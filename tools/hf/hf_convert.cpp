@@ -34,6 +34,8 @@ constexpr const char* kHelp =
                                         of any mesh and ZeRO stage, or weights, with --config
                                         MODEL: for AutoModelForCausalLM.from_pretrained
                                         --merge: with LoRA adapters added to its weights
+                                        --to dcp: with the optimizer's states, for FSDP2
+                                        --to torch_dist: the same, for Megatron-Core
                                         --adapter BASE: the adapters alone, for PEFT, beside the
                                         model of that name or folder
 
@@ -47,6 +49,7 @@ struct Command {
   std::string config;
   bool overwrite = false;
   std::string adapter;     // import: its folder; export: the name of its base model
+  std::string to;          // export: dcp or torch_dist; empty: a folder of Hugging Face
   std::string checkpoint;  // import: has the weights
   bool merge = false;
 };
@@ -60,6 +63,8 @@ Command parse(int argc, char** argv) {
      "FOLDER|BASE")
     ("checkpoint", "import: a checkpoint of torch.distributed.checkpoint or DeepSpeed with the "
      "weights and the optimizer's states", text, "FOLDER")
+    ("to", "export: dcp (torch.distributed.checkpoint) or torch_dist (Megatron-Core), with the "
+     "optimizer's states", text, "FORMAT")
     ("merge", "export: add the LoRA adapters to the weights")
     ("dtype", "export: round all weights to fp32, bf16 or fp16", text_value("fp32"), "TYPE")
     ("max-shard-size", "export: largest file", text_value("5GB"), "SIZE")
@@ -70,14 +75,14 @@ Command parse(int argc, char** argv) {
     ("overwrite", "import: replace a tokenizer's files in SAVE that no import wrote")
     ("h,help", "Print this");
   // clang-format on
-  flags.add_options()("command", "", text)("from", "", text)("to", "", text);
-  flags.parse_positional({"command", "from", "to"});
+  flags.add_options()("command", "", text)("in", "", text)("out", "", text);
+  flags.parse_positional({"command", "in", "out"});
   flags.custom_help("COMMAND FROM TO [--max-shard-size SIZE]").positional_help("");
   const auto parsed = parse_flags(flags, argc, argv);
   Command command{.name = text_of(parsed, "command")};
   if (command.name != "import" && command.name != "export")
     throw_error("expected import or export, found '", command.name, "'");
-  if (text_of(parsed, "from").empty() || text_of(parsed, "to").empty() ||
+  if (text_of(parsed, "in").empty() || text_of(parsed, "out").empty() ||
       !parsed.unmatched().empty())
     throw_error(command.name, " takes two folders, from and to");
   for (const char* flag : {"merge", "dtype", "max-shard-size", "tag", "config", "tokenizer"})
@@ -87,6 +92,13 @@ Command parse(int argc, char** argv) {
   if (command.name == "export" && command.overwrite) throw_error("--overwrite is of import");
   command.adapter = text_of(parsed, "adapter");
   command.checkpoint = text_of(parsed, "checkpoint");
+  command.to = text_of(parsed, "to");
+  if (parsed.count("to") && command.to != "dcp" && command.to != "torch_dist")
+    throw_error("--to is '", command.to, "'; expected dcp or torch_dist");
+  if (parsed.count("to") && command.name == "import") throw_error("--to is of export");
+  for (const char* flag : {"adapter", "merge", "dtype", "max-shard-size", "config", "tokenizer"})
+    if (parsed.count("to") && parsed.count(flag))
+      throw_error("--to and --", flag, " exclude each other");
   if (parsed.count("checkpoint") && command.checkpoint.empty())
     throw_error("--checkpoint is empty; expected the folder of a checkpoint");
   if (parsed.count("checkpoint") && command.name == "export")
@@ -102,9 +114,9 @@ Command parse(int argc, char** argv) {
       throw_error(
           "--", flag,
           " and --adapter exclude each other: PEFT has adapters in one file, beside their model");
-  command.options = {.checkpoint = text_of(parsed, "from"),
+  command.options = {.checkpoint = text_of(parsed, "in"),
                      .tag = text_of(parsed, "tag"),
-                     .output = text_of(parsed, "to"),
+                     .output = text_of(parsed, "out"),
                      .tokenizer = text_of(parsed, "tokenizer"),
                      .max_shard_size = parse_size(text_of(parsed, "max-shard-size")),
                      .dtype = parse_output_dtype(text_of(parsed, "dtype"))};
@@ -140,7 +152,30 @@ void run_import(const Command& command) {
               shell_word(options.output).c_str(), report.resumes ? "" : " --finetune");
 }
 
+void run_dcp_export(const Command& command) {
+  const HfExportOptions& options = command.options;
+  const bool megatron = command.to == "torch_dist";
+  const DcpReport report = with_progress([&](const ProgressCallback& progress) {
+    return export_dcp(
+        {.input = resolve_tag(options.checkpoint, options.tag),
+         .output = options.output,
+         .torch_dist = megatron,
+         .split = [&](const Checkpoint& checkpoint) { return split_gpt(checkpoint, megatron); }},
+        progress);
+  });
+  const auto bytes = static_cast<double>(report.bytes);
+  std::printf("%s: %s\n", options.checkpoint.c_str(), report.source.c_str());
+  std::printf("%s: %s of %ld tensors, %s %s\n", options.output.c_str(), command.to.c_str(),
+              report.tensors, size_text(bytes).c_str(), pace(bytes, report.seconds).c_str());
+  for (const std::string& note : report.notes)
+    std::printf("note: %s\n", printable_message(note).c_str());
+}
+
 int convert(const Command& command) {
+  if (!command.to.empty()) {
+    run_dcp_export(command);
+    return 0;
+  }
   if (command.name == "export")
     return export_and_report(
         command.options, [&](const Checkpoint& checkpoint, const TokenIds& ids) {

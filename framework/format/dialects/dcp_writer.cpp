@@ -4,7 +4,7 @@
 #include <memory>
 #include <stdexcept>
 
-#include "framework/format/dialects/dcp.h"
+#include "framework/format/layout/names.h"
 #include "framework/format/torch_file/pickle.h"
 #include "framework/format/torch_file/torch_file.h"
 
@@ -157,6 +157,32 @@ std::vector<StreamedFile> dcp_files(const fs::path& folder, const std::vector<Dc
   MetadataOfItems metadata;
   for (const DcpEntry& entry : entries) metadata.add(entry);
   return std::move(metadata).files(folder);
+}
+
+std::vector<DcpEntry> dcp_entries(const DcpModel& model, const std::string& model_key,
+                                  const std::string& optimizer_key) {
+  std::vector<DcpEntry> entries;
+  const Value optimizer = optimizer_key, groups = keys::kParamGroups;
+  for (const std::string& name : model.order)
+    entries.push_back({{model_key, name}, model.parameters.at(name).weight});
+  for (const DcpModel::Group& group : model.groups)
+    for (const std::string& name : group.names)
+      for (const auto& [state, tensor] : model.parameters.at(name).states)
+        entries.push_back({{optimizer, keys::kState, name, state}, tensor});
+  for (size_t g = 0; g < model.groups.size(); ++g) {
+    const auto& [names, settings] = model.groups[g];
+    const auto number = static_cast<int64_t>(g);
+    entries.push_back({{optimizer, groups, number, keys::kParams}, Value::list_of(names)});
+    for (const auto& [key, value] : settings.entries())
+      entries.push_back({{optimizer, groups, number, key}, value});
+    for (const std::string& name : names)
+      for (const auto& [key, value] : settings.entries())
+        if (key != Value(keys::kParamNames))
+          entries.push_back(
+              {{optimizer, std::string(keys::kParamGroups) + "." + name + "." + key.as_string()},
+               value});
+  }
+  return entries;
 }
 
 }  // namespace anymesh

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "framework/format/dialects/dcp.h"
+#include "framework/format/io/write_files.h"
 
 namespace anymesh {
 
@@ -21,5 +22,11 @@ bool is_torch_dist(const std::filesystem::path& folder);
 // weight decay and all others in the other one. More groups are not told apart: then the model has
 // none.
 void complete_torch_dist(DcpModel& model, const std::filesystem::path& folder);
+
+// Returns the files of such a folder, for dist_checkpointing.load() on any mesh. `model` has the
+// names of Megatron-Core's modules. Weights are the masters, as a run in fp32 saves them. Throws
+// Unreadable if the layers are not alike.
+std::vector<StreamedFile> torch_dist_files(const std::filesystem::path& folder,
+                                           const DcpModel& model, int64_t iteration);
 
 }  // namespace anymesh

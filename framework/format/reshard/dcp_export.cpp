@@ -5,6 +5,7 @@
 #include <set>
 
 #include "framework/format/dialects/dcp_writer.h"
+#include "framework/format/dialects/torch_dist.h"
 #include "framework/format/folder/kinds.h"
 #include "framework/format/reshard/uncut_model.h"
 #include "framework/format/sharded/source_files.h"
@@ -16,24 +17,6 @@ namespace anymesh {
 namespace {
 
 namespace fs = std::filesystem;
-
-// A checkpoint, and its optimizer if it has one.
-struct Uncut {
-  Checkpoint checkpoint;
-  std::optional<UncutModel> model;
-};
-
-Uncut open_uncut(const fs::path& input, int threads, RecordChecksums& checks) {
-  Uncut source;
-  std::shared_ptr<const ShardedCheckpoint> ranks;
-  if (checkpoint_kind(input) == Checkpoint::Kind::kOrdinary)
-    ranks =
-        std::make_shared<const ShardedCheckpoint>(open_sharded_checkpoint(input, threads, &checks));
-  source.checkpoint = ranks ? checkpoint_of(ranks) : open_checkpoint(input, threads, &checks);
-  require_states(input, source.checkpoint.states_refused, "zero_to_fp32 exports the weights alone");
-  if (source.checkpoint.optimizer_state) source.model = uncut_model(source.checkpoint, ranks.get());
-  return source;
-}
 
 // Returns the step as torch's optimizers keep it.
 TensorRecord step_tensor(const Value& step) {
@@ -49,7 +32,7 @@ Value torch_settings(const Value& given, const SavedParameter& parameter) {
   Value settings = Value::dict();
   for (const auto& [key, value] : given.entries())
     if (key != Value(keys::kParams) && key != Value(keys::kOptimizerName) &&
-        key != Value(keys::kOptimizerVersion))
+        key != Value(keys::kOptimizerVersion) && key != Value(kStepState))
       settings.set(key.as_string(), value);
   const auto defaults = [&](std::initializer_list<std::pair<const char*, Value>> all) {
     for (const auto& [key, value] : all)
@@ -64,53 +47,47 @@ Value torch_settings(const Value& given, const SavedParameter& parameter) {
   return settings;
 }
 
-class EntriesOfModel {
- public:
-  explicit EntriesOfModel(const DcpOptions& options) : options_(options) {}
+NamedTensors as_it_is(const std::string& name, std::string_view, const TensorRecord& tensor) {
+  return {{name, tensor}};
+}
 
-  void add_model(const Checkpoint& checkpoint) {
-    for (auto& [name, tensor] : fp32_tensors(checkpoint, /*exclude_frozen=*/false)) {
-      tensor.requires_grad = false;
-      all.push_back({{options_.model_key, name}, tensor});
+// Returns the uncut model, as it goes over.
+DcpModel dcp_model_of(const OpenedUncut& source, const SplitParameter& split) {
+  DcpModel model;
+  for (const auto& [name, tensor] : fp32_tensors(source.checkpoint, /*exclude_frozen=*/false)) {
+    for (auto& [theirs, weight] : split(name, kFp32State, tensor)) {
+      weight.requires_grad = false;
+      model.parameters[theirs].weight = weight;
+      model.order.push_back(theirs);
     }
   }
-
-  void add_optimizer(const UncutModel& model) {
-    const Value optimizer = options_.optimizer_key, groups = keys::kParamGroups;
-    for (size_t g = 0; g < model.groups.size(); ++g) {
-      const std::vector<std::string>& names = model.groups[g];
-      for (const std::string& name : names) add_states(model.checkpoint.parameter(name), name);
-      if (names.empty()) continue;
-      const Value settings =
-          torch_settings(model.settings[g], model.checkpoint.parameter(names[0]));
-      for (const auto& [key, value] : settings.entries())
-        all.push_back({{optimizer, groups, static_cast<int64_t>(g), key}, value});
-      all.push_back(
-          {{optimizer, groups, static_cast<int64_t>(g), keys::kParams}, Value::list_of(names)});
-      for (const std::string& name : names)
-        for (const auto& [key, value] : settings.entries())
-          if (key != Value(keys::kParamNames))
-            all.push_back(
-                {{optimizer, std::string(keys::kParamGroups) + "." + name + "." + key.as_string()},
-                 value});
+  if (!source.model) return model;
+  const UncutModel& trained = *source.model;
+  for (size_t g = 0; g < trained.groups.size(); ++g) {
+    if (trained.groups[g].empty()) continue;
+    DcpModel::Group group;
+    for (const std::string& name : trained.groups[g]) {
+      const SavedParameter parameter = source.checkpoint.parameter(name);
+      if (group.settings.is_none()) group.settings = torch_settings(trained.settings[g], parameter);
+      std::set<std::string> names;
+      for (const auto& [state, tensor] : parameter.states) {
+        if (state == kFp32State) continue;
+        for (auto& [theirs, piece] : split(name, state, tensor)) {
+          piece.requires_grad = false;
+          auto& states = model.parameters.at(theirs).states;
+          states[state] = piece;
+          if (parameter.step) states[std::string(kStepState)] = step_tensor(parameter.step);
+          if (names.insert(theirs).second) group.names.push_back(theirs);
+        }
+      }
+      if (names.empty())  // before the first step, or of an optimizer without states
+        for (const auto& [theirs, weight] : split(name, kFp32State, parameter.weight()))
+          group.names.push_back(theirs);
     }
+    model.groups.push_back(std::move(group));
   }
-
-  std::vector<DcpEntry> all;
-
- private:
-  void add_states(const SavedParameter& parameter, const std::string& name) {
-    const auto add = [&](std::string_view state, TensorRecord tensor) {
-      tensor.requires_grad = false;
-      all.push_back({{options_.optimizer_key, keys::kState, name, state}, std::move(tensor)});
-    };
-    if (parameter.step) add(kStepState, step_tensor(parameter.step));
-    for (const auto& [state, tensor] : parameter.states)
-      if (state != kFp32State) add(state, tensor);
-  }
-
-  const DcpOptions& options_;
-};
+  return model;
+}
 
 }  // namespace
 
@@ -122,24 +99,28 @@ DcpReport export_dcp(const DcpOptions& options, const ProgressCallback& progress
   expect_apart(input, output);
   RecordChecksums checks;
   const SourceFiles sources(input);
-  const Uncut source = open_uncut(input, options.threads, checks);
+  const OpenedUncut source = open_uncut(input, options.threads, checks);
   report.source = source.checkpoint.description;
-  EntriesOfModel entries(options);
-  entries.add_model(source.checkpoint);
-  if (source.model)
-    entries.add_optimizer(*source.model);
-  else
+  const DcpModel model =
+      dcp_model_of(source, options.split ? options.split(source.checkpoint) : as_it_is);
+  if (!source.model)
     report.notes.push_back("the source has no optimizer's state: only the model is written");
   if (std::string note = checks.note(); !note.empty()) report.notes.push_back(std::move(note));
-  for (const DcpEntry& entry : entries.all) report.tensors += entry.content.is_tensor();
+  for (const auto& [name, parameter] : model.parameters)
+    report.tensors += 1 + std::ssize(parameter.states);
+  const int64_t iteration =
+      source.checkpoint.metadata
+          ? source.checkpoint.metadata.find(keys::kGlobalSteps).value_or(0).as_int()
+          : 0;
   OutputFolder out(output, "the output", kDcp);
-  const std::vector<StreamedFile> files = dcp_files(out.folder(), entries.all);
+  const std::vector<StreamedFile> files =
+      options.torch_dist
+          ? torch_dist_files(out.folder(), model, iteration)
+          : dcp_files(out.folder(), dcp_entries(model, options.model_key, options.optimizer_key));
   out.expect(files, report);
   report.kept = out.stream(files, options.threads, checks, progress).kept;
   sources.expect_unchanged();
-  out.publish(source.checkpoint.metadata
-                  ? source.checkpoint.metadata.find(keys::kGlobalSteps).value_or(0).as_int()
-                  : 0);
+  out.publish(iteration);
   report.seconds = seconds_since(start);
   return report;
 }

@@ -154,4 +154,17 @@ UncutModel uncut_model(Checkpoint checkpoint, const ShardedCheckpoint* ranks) {
   return model;
 }
 
+OpenedUncut open_uncut(const fs::path& folder, int threads, RecordChecksums& checks) {
+  OpenedUncut opened;
+  std::shared_ptr<const ShardedCheckpoint> ranks;
+  if (checkpoint_kind(folder) == Checkpoint::Kind::kOrdinary)
+    ranks = std::make_shared<const ShardedCheckpoint>(
+        open_sharded_checkpoint(folder, threads, &checks));
+  opened.checkpoint = ranks ? checkpoint_of(ranks) : open_checkpoint(folder, threads, &checks);
+  require_states(folder, opened.checkpoint.states_refused,
+                 "zero_to_fp32 exports the weights alone");
+  if (opened.checkpoint.optimizer_state) opened.model = uncut_model(opened.checkpoint, ranks.get());
+  return opened;
+}
+
 }  // namespace anymesh

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,14 @@ bool needs_uncut_tensors(const ShardedCheckpoint& source, const CheckpointMesh& 
 // Throws if the files do not tell which group has which parameters. `ranks` is null for a universal
 // folder, else the checkpoint as its ranks wrote it.
 UncutModel uncut_model(Checkpoint checkpoint, const ShardedCheckpoint* ranks);
+
+// A checkpoint of any kind, and its optimizer if it has one. Throws for states that are not
+// understood.
+struct OpenedUncut {
+  Checkpoint checkpoint;
+  std::optional<UncutModel> model;
+};
+OpenedUncut open_uncut(const std::filesystem::path& folder, int threads, RecordChecksums& checks);
 
 // Returns the ranks of the mesh `to`, by mp rank. A change of tp or pp needs a model of
 // Megatron-DeepSpeed or of this program: their names tell a parameter's layer, and their files how

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <string>
 
+#include "framework/format/reshard.h"
 #include "framework/format/whole.h"
 #include "tools/hf/export.h"
 #include "tools/hf/gpt/config.h"
@@ -63,6 +64,10 @@ struct LoraExport {
 HfDescription describe_gpt(const Checkpoint& checkpoint, const TokenIds& ids,
                            const std::filesystem::path& config = {},
                            const LoraExport& adapters = {});
+
+// Says what a GPT's parameters and the optimizer's states are called in transformers' model of its
+// family or, with `megatron`, in Megatron-Core's, for export_dcp().
+SplitParameter split_gpt(const Checkpoint& checkpoint, bool megatron);
 
 // The GPT of a checkpoint's args. A fork may take away what transformers' model lacks, if its
 // description sees to that (docs/fork.md).

@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <map>
 
+#include "framework/format/sharded.h"
 #include "framework/util/errors.h"
 #include "models/gpt/gpt_parameters.h"
 #include "tools/hf/gpt/args.h"
@@ -8,6 +10,7 @@
 #include "tools/hf/gpt/lora.h"
 #include "tools/hf/gpt/parameters.h"
 #include "tools/hf/gpt/peft.h"
+#include "tools/hf/tensors.h"
 
 namespace anymesh {
 namespace {
@@ -130,6 +133,49 @@ HfDescription describe_gpt(const Checkpoint& checkpoint, const TokenIds& ids,
       checkpoint,
       config.empty() ? model_of(checkpoint, gpt_of_checkpoint(checkpoint)) : read_hf_config(config),
       ids, adapters);
+}
+
+SplitParameter split_gpt(const Checkpoint& checkpoint, bool megatron) {
+  lora_of(checkpoint, {});  // or throws
+  HfModel model = model_of(checkpoint, gpt_of_checkpoint(checkpoint));
+  check_experts(checkpoint, model.gpt);
+  if (megatron && (model.gpt.num_experts > 1 || model.gpt.apply_embedding_scaling))
+    throw UserError(checkpoint.path.string() + ": is a " + model.family->name +
+                    ", whose names in Megatron-Core are not known; --to dcp has transformers'");
+  if (megatron) model.family = &kMegatronCore;
+  std::map<std::string, HfParameter> parameters;
+  for (HfParameter& parameter : hf_parameters(model)) {
+    if (!checkpoint.contains(parameter.name) && !checkpoint.contains(parameter.other_name))
+      throw DamagedFile(checkpoint.path.string() + ": has no " + parameter.name);
+    parameters[parameter.other_name] = parameter;
+    parameters[parameter.name] = std::move(parameter);
+  }
+  // The table of a tied model is its head too, which transformers lists and its optimizer does not.
+  const std::string table = hf_parameters(model)[0].name,
+                    head =
+                        model.gpt.untie_embeddings_and_output_weights || megatron
+                            ? ""
+                            : tensors_of(*model.family)["lm_head"].get<std::string>() + ".weight";
+  return [=, path = checkpoint.path](const std::string& name, std::string_view state,
+                                     const TensorRecord& tensor) {
+    const auto parameter = parameters.find(name);
+    if (parameter == parameters.end())
+      throw DamagedFile(path.string() + ": has " + name + ", which no " + model.family->name +
+                        " has");
+    if (tensor.shape != parameter->second.shape)
+      throw Unreadable(path.string() + ": " + std::string(state) + " of " + name + " is " +
+                       to_string(tensor.shape) + ", expected " +
+                       to_string(parameter->second.shape));
+    NamedTensors theirs;
+    const auto bytes = theirs_of(parameter->second, as_float32(tensor).bytes);
+    for (size_t i = 0; i < bytes.size(); ++i) {
+      const auto& [their, shape] = parameter->second.theirs[i];
+      theirs.emplace_back(their, TensorRecord{DType::kFloat32, shape, false, bytes[i]});
+    }
+    if (parameter->second.name == table && state == kFp32State && !head.empty())
+      theirs.emplace_back(head, theirs[0].second);
+    return theirs;
+  };
 }
 
 }  // namespace anymesh

@@ -104,16 +104,6 @@ struct HfWeights {
   std::vector<std::string> notes;  // for the user, a line each
 };
 
-// Opens a checkpoint of a model of transformers.
-HfWeights open_hf_checkpoint(const fs::path& folder, RecordChecksums& checks) {
-  HfWeights weights;
-  weights.checkpoint =
-      open_checkpoint(resolve_tag(folder, "", &weights.notes), /*threads=*/4, &checks);
-  require_states(folder, weights.checkpoint.states_refused,
-                 "zero_to_fp32 exports the weights alone, which are imported as a model");
-  return weights;
-}
-
 // Throws a DamagedFile for a folder that has other weights, too few of them, or an adapter's.
 HfWeights open_hf_weights(const fs::path& folder, const HfModel& model) {
   if (checkpoint_kind(resolve_tag(folder)) != Checkpoint::Kind::kWeights)
@@ -147,16 +137,6 @@ bool is_buffer(const std::string& name, const Shape& shape, const HfModel& model
     if (buffer.dims == 1) return shape == Shape{model.gpt.rotary_width() / 2};
     return shape.size() == buffer.dims;
   });
-}
-
-// Megatron-Core's tables have rows of padding behind those of the vocabulary.
-TensorRecord unpadded(const TensorRecord& tensor, const std::string& name, const Shape& shape) {
-  const bool table = name == kMegatronTable ||
-                     name == tensors_of(kMegatronCore)["lm_head"].get<std::string>() + ".weight";
-  if (!table || tensor.shape.size() != 2 || tensor.shape[0] < shape[0] ||
-      tensor.shape[1] != shape[1])
-    return tensor;
-  return tensor.slice(0, shape);
 }
 
 // Whether a table has all rows of a smaller one.
@@ -201,6 +181,7 @@ struct OurParameter {
   Shape shape;
   std::map<std::string, TensorRecord, std::less<>> states;
   Value step = {};
+  std::string theirs = {};  // the first of the tensors that it was made from
 };
 
 OurParameter our_parameter(const HfParameter& parameter, BytesPtr weight) {
@@ -249,6 +230,9 @@ std::vector<OurParameter> read_ours(const Checkpoint& weights, const HfModel& mo
     for (const HfTensor& tensor : parameter.theirs)
       theirs.push_back(take_theirs(weights, tensor, base, left));
     ours.push_back(our_parameter(parameter, ours_of(parameter, std::move(theirs))));
+    const std::string& theirs_first = parameter.theirs[0].name;
+    ours.back().theirs =
+        weights.contains(theirs_first) ? theirs_first : bare_name(theirs_first, base);
     add_states(ours.back(), parameter, weights, base);
   }
   if (!model.gpt.untie_embeddings_and_output_weights)
@@ -297,19 +281,44 @@ ExpertSpread spread_of(const GptConfig& gpt) {
 
 // The run that goes on from an import.
 struct PriorRun {
-  const Checkpoint* checkpoint = nullptr;  // with its metadata and optimizer; null: it begins
+  const Checkpoint* checkpoint = nullptr;  // with its metadata; null: it begins
+  const UncutModel* model = nullptr;       // with the optimizer's groups, by their names
+
   int64_t iteration() const {
     return checkpoint ? checkpoint->metadata.at(keys::kGlobalSteps).as_int() : 0;
   }
+  Value optimizer_state() const {
+    if (!model) return checkpoint->optimizer_state;
+    Value groups = Value::list();
+    for (Value settings : model->settings)
+      groups.push_back(settings.set(keys::kParams, Value::list({int64_t(groups.size())})));
+    return Value::dict({{keys::kParamGroups, groups},
+                        {keys::kZeroStage, zero_stage_enum(1)},
+                        {keys::kDsVersion, kWrittenLikeDeepSpeed}});
+  }
 };
+
+// Returns the shapes of what is trained: beside adapters, nothing else. A list for each group.
+Value shapes_of(const std::vector<OurParameter>& ours, const PeftAdapter* adapter,
+                const PriorRun& prior) {
+  std::vector<std::vector<Value::Entry>> shapes(prior.model ? prior.model->groups.size() : 1);
+  std::map<std::string, size_t> groups;
+  for (size_t g = 0; prior.model && g < prior.model->groups.size(); ++g)
+    for (const std::string& name : prior.model->groups[g]) groups[name] = g;
+  for (size_t i = adapter ? ours.size() - adapter->parameters.size() : 0; i < ours.size(); ++i) {
+    const auto group = groups.find(ours[i].theirs);
+    if (prior.model && group == groups.end()) continue;  // frozen
+    shapes[prior.model ? group->second : 0].emplace_back(ours[i].name, Value::size(ours[i].shape));
+  }
+  Value lists = Value::list();
+  for (auto& list : shapes) lists.push_back(Value::ordered_dict(std::move(list)));
+  return lists;
+}
 
 // Makes the model states of a run before its first step, as far as an import knows them, or after
 // the steps of an earlier run.
 Value metadata_of(const std::vector<OurParameter>& ours, const HfModel& model,
                   const UniversalInfo& info, const PeftAdapter* adapter, const PriorRun& prior) {
-  std::vector<Value::Entry> shapes;  // of what is trained: beside adapters, nothing else
-  for (size_t i = adapter ? ours.size() - adapter->parameters.size() : 0; i < ours.size(); ++i)
-    shapes.emplace_back(ours[i].name, Value::size(ours[i].shape));
   Value args = args_of_gpt(with_lora(model.gpt, adapter ? adapter->lora : Lora()));
   args.set(keys::kPaddedVocabSize, model.gpt.vocab_size);
   args.set(kModelType, model.family->model_type);
@@ -318,7 +327,7 @@ Value metadata_of(const std::vector<OurParameter>& ours, const HfModel& model,
       {{keys::kModule, {}},
        {keys::kBufferNames, Value::list()},
        {keys::kOptimizer, {}},
-       {keys::kParamShapes, Value::list({Value::ordered_dict(std::move(shapes))})},
+       {keys::kParamShapes, shapes_of(ours, adapter, prior)},
        {keys::kLrScheduler, {}},
        {keys::kSkippedSteps, 0},
        {keys::kGlobalSteps, 0},
@@ -362,8 +371,8 @@ std::vector<StreamedFile> files_of(const fs::path& folder, const HfModel& model,
     if (parameter.step) add(kStepState, parameter.step);
   }
   if (prior.checkpoint)
-    files.push_back(streamed_torch_file(folder / kZeroFolder / kOptimizerStateFile,
-                                        prior.checkpoint->optimizer_state));
+    files.push_back(
+        streamed_torch_file(folder / kZeroFolder / kOptimizerStateFile, prior.optimizer_state()));
   files.push_back(streamed_torch_file(folder / model_states_file(0),
                                       metadata_of(ours, model, info, adapter, prior)));
   return files;
@@ -396,13 +405,22 @@ HfImport import_hf(const fs::path& folder, const fs::path& save, const ProgressC
   const bool trained = !checkpoint_folder.empty();
   const SourceFiles sources(trained ? resolve_tag(checkpoint_folder) : folder);
   RecordChecksums checks;  // safetensors have no checksums
-  auto [weights, notes] =
-      trained ? open_hf_checkpoint(checkpoint_folder, checks) : open_hf_weights(folder, model);
+  HfWeights opened;
+  std::optional<UncutModel> optimizer;
+  if (trained) {
+    OpenedUncut uncut =
+        open_uncut(resolve_tag(checkpoint_folder, "", &opened.notes), write_threads(), checks);
+    opened.checkpoint = std::move(uncut.checkpoint);
+    optimizer = std::move(uncut.model);
+  } else {
+    opened = open_hf_weights(folder, model);
+  }
+  const Checkpoint& weights = opened.checkpoint;
   std::optional<PeftAdapter> adapter;
   if (!adapter_folder.empty()) adapter = open_peft(adapter_folder, model);
   PriorRun prior;
   if (adapter && adapter->has_states()) prior.checkpoint = &adapter->weights;
-  if (trained && weights.optimizer_state) prior.checkpoint = &weights;
+  if (optimizer) prior = {&weights, &*optimizer};
   report.resumes = prior.checkpoint != nullptr;
   report.iteration = prior.iteration();
   report.output = fs::absolute(save).lexically_normal() /
@@ -414,7 +432,7 @@ HfImport import_hf(const fs::path& folder, const fs::path& save, const ProgressC
   };
   OutputFolder out(report.output, "the output", kUniversal);
   check_tokenizer(FolderRecord(save));
-  report.notes = std::move(notes);
+  report.notes = std::move(opened.notes);
   HfModel stored = model;  // with the names that the weights have
   if (trained && weights.contains(kMegatronTable)) stored.family = &kMegatronCore;
   if (has_own_head(weights, stored)) {
