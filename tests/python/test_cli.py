@@ -45,6 +45,24 @@ def test_the_other_commands(z3, tmp_path):
     assert "no checkpoint" in run("anymesh", "verify", "empty", status=2, cwd=tmp_path)
 
 
+def test_convert(z3, unpacked, tmp_path):
+    run("anymesh", "convert", z3, "dcp", "--to", "dcp", cwd=tmp_path)
+    assert anymesh.open(tmp_path / "dcp").format == "dcp"
+    assert "0 differences" in run("anymesh", "diff", z3, "dcp", cwd=tmp_path)
+    run("anymesh", "convert", "dcp", "back/global_step4", "--to", "deepspeed", "--target", "dp=3,zero=1", cwd=tmp_path)
+    assert "0 differences" in run("anymesh", "diff", z3, "back/global_step4", cwd=tmp_path)
+    llama = unpacked("megatron/z1-bf16-tp2pp1dp1-llama") / "checkpoint"
+    for form in ("dcp", "torch_dist"):  # FSDP2's and Megatron-Core's, of one model
+        run("anymesh", "hf", "export", llama, form, "--to", form, cwd=tmp_path)
+    run("anymesh", "convert", llama, "td", "--to", "torch_dist", cwd=tmp_path)
+    assert "0 differences" in run("anymesh", "diff", "td", "torch_dist", cwd=tmp_path)
+    run("anymesh", "convert", llama, "hf", "--to", "hf", cwd=tmp_path)
+    text = run("anymesh", "hf", "import", "hf", "again", "--checkpoint", "td", cwd=tmp_path)
+    assert "--finetune" not in text, text
+    run("anymesh", "hf", "import", "hf", "also", "--checkpoint", "dcp", status=1, cwd=tmp_path)
+    assert "invalid choice" in run("anymesh", "convert", z3, "x", "--to", "fsdp", status=2, cwd=tmp_path)
+
+
 def test_help_and_mistakes():
     assert "anymesh reshard CKPT OUT --dp 3" in run("anymesh", "--help")
     run("anymesh", status=2)

@@ -59,6 +59,11 @@ say "ok: cut for 3 ranks and again for 4, each file has the bytes of one that wa
 reshard dp4 zero3 dp=3,zero=3
 where zero3
 same dp4 zero3
+quietly "$out/dcp.log" "$bin/ckpt" convert "$out/dp4/$tag" "$out/fsdp2/$tag" --to dcp
+say "$(sed 's/: 2 files.*//; s|^.*/fsdp2|fsdp2|' "$out/dcp.log")"
+same dp4 fsdp2
+quietly "$out/dcp.log" "$bin/ckpt" convert "$out/fsdp2/$tag" "$out/from_fsdp2/$tag" --to deepspeed --target dp=3,zero=3,dtype=bf16
+same dp4 from_fsdp2
 
 on 3 loop "$out/resumed.csv" --load "$out/dp3"
 continues whole resumed "DeepSpeed on 3 ranks against the 4 that went on"

@@ -1,6 +1,7 @@
 """The command `anymesh`: the checkpoint tools under short names.
 
 anymesh reshard CKPT OUT --dp 3      the checkpoint that 3 ranks would have written
+anymesh convert CKPT OUT --to dcp    FSDP2's format; also torch_dist, deepspeed, universal, hf
 anymesh to-universal CKPT [OUT]      DeepSpeed's universal format, for --universal-checkpoint
 anymesh to-fp32 CKPT OUT             the uncut weights, as torch and Hugging Face load them
 anymesh verify CKPT                  is everything there, undamaged, and of one save?
@@ -88,6 +89,19 @@ def _reshard(words: list[str]) -> int:
     return status
 
 
+def _convert(words: list[str]) -> int:
+    parser = _parser("convert", "ckpt convert or hf_convert export", "Writes a checkpoint in another framework's format.")
+    parser.add_argument("out", metavar="OUT", help="the folder to make; of deepspeed, the tag folder")
+    parser.add_argument("--to", required=True, choices=("dcp", "torch_dist", "deepspeed", "universal", "hf"),
+                        help="dcp: torch.distributed.checkpoint, under the same names; torch_dist: Megatron-Core's, and hf: Hugging "
+                        "Face's weights, of a checkpoint of pretrain_gpt")
+    flags, others = parser.parse_known_args(words)
+    if flags.to in ("dcp", "deepspeed", "universal"):
+        return _run("ckpt", ["convert", flags.ckpt, flags.out, "--to", flags.to, *others])
+    form = [] if flags.to == "hf" else ["--to", flags.to]
+    return _run("hf_convert", ["export", flags.ckpt, flags.out, *form, *others])
+
+
 def _to_universal(words: list[str]) -> int:
     parser = _parser("to-universal", "ds_to_universal", "Converts a checkpoint to DeepSpeed's universal format.")
     parser.add_argument("out", metavar="OUT", nargs="?", help="the folder to make; by default TAG_universal beside the tag")
@@ -103,7 +117,7 @@ _MESH = {
     "ep": "ranks that share the experts",
     "zero": "ZeRO stage, 0 to 3",
 }
-_COMMANDS = {"reshard": _reshard, "to-universal": _to_universal}
+_COMMANDS = {"reshard": _reshard, "convert": _convert, "to-universal": _to_universal}
 
 if __name__ == "__main__":
     sys.exit(main())
