@@ -39,7 +39,7 @@ class Checkpoint {
   std::string description;  // "ordinary checkpoint of ZeRO 1, tp 2, pp 2, dp 2"
   Value metadata;           // the first model-states file; None for weights
   // The model-states files by mp rank, of dp rank 0 under ZeRO 3; none for weights. A universal
-  // folder may lack the last ones. Of dcp, what one rank's would say (dialects/deepspeed_view.h).
+  // folder may lack the last ones. A dcp has one, made from it (dialects/deepspeed_view.h).
   std::vector<Value> model_states;
   Value optimizer_state;       // a universal folder's optimizer_state.pt; None for weights
   std::string states_refused;  // as ShardedCheckpoint's

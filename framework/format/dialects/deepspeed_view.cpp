@@ -1,9 +1,11 @@
 #include "framework/format/dialects/deepspeed_view.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "framework/format/layout/names.h"
+#include "framework/format/sharded/tensor_views.h"
 
 namespace anymesh {
 namespace {
@@ -18,6 +20,29 @@ int64_t step_of(const DcpModel& model) {
         step != parameter.states.end())
       most = std::max(most, Value(step->second).as_int());
   return most;
+}
+
+// Whether two tensors are the same bits. Most that are not differ near their beginning.
+bool are_same(const TensorRecord& a, const TensorRecord& b) {
+  constexpr int64_t kFirst = 1024;
+  if (a.shape != b.shape || a.dtype != b.dtype || a.numel() == 0) return false;
+  const Shape first{std::min(kFirst, a.numel())};
+  return compare_tensors(a.slice(0, first), b.slice(0, first)).count == 0 &&
+         compare_tensors(a, b).count == 0;
+}
+
+// Returns the second names of tied weights, and the first: a tensor that no optimizer has, with the
+// bits of one that some has.
+std::map<std::string, std::string> ties_of(const DcpModel& model,
+                                           const std::set<std::string>& trained) {
+  std::map<std::string, std::string> ties;
+  for (const std::string& second : model.order) {
+    const TensorRecord& tensor = model.parameters.at(second).weight;
+    if (trained.contains(second) || !is_floating(tensor.dtype)) continue;
+    for (const std::string& first : trained)
+      if (are_same(tensor, model.parameters.at(first).weight)) ties.emplace(second, first);
+  }
+  return ties;
 }
 
 }  // namespace
@@ -40,12 +65,17 @@ DeepspeedView deepspeed_view(const DcpModel& model) {
     return any_cut ? model.parameters.at(name).cut
                    : name.ends_with("weight") || name.ends_with("bias");
   };
-  Entries module, frozen;
+  const auto ties = ties_of(model, trained);
+  Entries module, frozen, shared;
   Value buffers = Value::list();
   for (const std::string& name : model.order) {
     const TensorRecord& tensor = model.parameters.at(name).weight;
     module.emplace_back(name, tensor);
     if (trained.contains(name)) continue;
+    if (const auto tie = ties.find(name); tie != ties.end()) {
+      shared.emplace_back(name, tie->second);
+      continue;
+    }
     if (is_floating(tensor.dtype) && is_frozen(name))
       frozen.emplace_back(name, Value::size(tensor.shape));
     else
@@ -57,7 +87,7 @@ DeepspeedView deepspeed_view(const DcpModel& model) {
                    {keys::kOptimizer, {}},
                    {keys::kParamShapes, shapes},
                    {keys::kFrozenParamShapes, Value::ordered_dict(std::move(frozen))},
-                   {keys::kSharedParams, Value::dict()},
+                   {keys::kSharedParams, Value::dict(std::move(shared))},
                    {keys::kFrozenParamFragments, {}},
                    {keys::kLrScheduler, {}},
                    {keys::kDataSampler, {}},
