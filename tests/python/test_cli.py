@@ -57,9 +57,11 @@ def test_convert(z3, unpacked, tmp_path):
     run("anymesh", "convert", llama, "td", "--to", "torch_dist", cwd=tmp_path)
     assert "0 differences" in run("anymesh", "diff", "td", "torch_dist", cwd=tmp_path)
     run("anymesh", "convert", llama, "hf", "--to", "hf", cwd=tmp_path)
-    text = run("anymesh", "hf", "import", "hf", "again", "--checkpoint", "td", cwd=tmp_path)
-    assert "--finetune" not in text, text
-    run("anymesh", "hf", "import", "hf", "also", "--checkpoint", "dcp", status=1, cwd=tmp_path)
+    for form in ("dcp", "torch_dist"):
+        text = run("anymesh", "hf", "import", "hf", f"from_{form}", "--checkpoint", form, cwd=tmp_path)
+        assert "--universal-checkpoint" in text and "--finetune" not in text, text
+    assert "0 differences" in run("anymesh", "diff", "from_dcp", "from_torch_dist", cwd=tmp_path)
+    assert "has no parameter" in run("anymesh", "hf", "import", "hf", "x", "--checkpoint", z3, status=1, cwd=tmp_path)
     assert "invalid choice" in run("anymesh", "convert", z3, "x", "--to", "fsdp", status=2, cwd=tmp_path)
 
 

@@ -344,9 +344,10 @@ ConvertReport convert_to_universal(const ConvertOptions& options,
   expect_apart(input, output);
   RecordChecksums checks;
   const SourceFiles sources(input);
-  const ConvertPlan plan = checkpoint_kind(input) == Checkpoint::Kind::kDcp
-                               ? plan_foreign(options, input, checks)
-                               : plan_ordinary(options, input, checks, report);
+  const bool foreign =
+      fs::exists(input / kDcpMetadata) && checkpoint_kind(input) == Checkpoint::Kind::kDcp;
+  const ConvertPlan plan = foreign ? plan_foreign(options, input, checks)
+                                   : plan_ordinary(options, input, checks, report);
   report.parameters = static_cast<int64_t>(plan.parameters.size());
   report.tensors = static_cast<int64_t>(plan.files.size());
   report.elements = elements_of(plan);
