@@ -8,8 +8,8 @@
 #
 # checkpoints.sh compares checkpoints, data.sh token files and samples, tokenizers.sh ids, tensorboard.sh scalars. hf_convert.sh
 # converts models of transformers. reshard.sh resumes DeepSpeed from what ds_reshard writes, autotp.sh from what ds_to_universal
-# makes of its AutoTP. optimizers.sh goes there and back with SGD, Lion and Muon. dialects.sh goes to and from FSDP2 and Megatron-Core. autoep.sh moves
-# mixtures of experts to and from its AutoEP, python.sh is the Python package, megatron.sh resumes Megatron-DeepSpeed.
+# makes of its AutoTP. optimizers.sh goes there and back with SGD, Lion and Muon, dialects.sh with FSDP2 and Megatron-Core. autoep.sh
+# moves mixtures of experts to and from its AutoEP, python.sh is the Python package, megatron.sh resumes Megatron-DeepSpeed.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 scripts=(checkpoints autoep dialects tokenizers hf_convert reshard autotp optimizers python data tensorboard megatron)  # about the longest first
 declare -A name=() began=()  # of the jobs that run
