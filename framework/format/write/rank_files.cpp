@@ -48,8 +48,7 @@ Value zero12_state(const Value& common, int stage, const Value& torch,
     for (const auto key : {keys::kLossScaler, keys::kDynamicLossScale, keys::kOverflow})
       state.set(key, common.at(key));
   if (const Value clip = common.find(keys::kClipGrad)) state.set(keys::kClipGrad, clip);
-  state.set(keys::kBaseOptimizerState, torch)
-      .set(keys::kFp32Groups, masters_of(flats));
+  state.set(keys::kBaseOptimizerState, torch).set(keys::kFp32Groups, masters_of(flats));
   if (!is_bf16_optimizer) state.set(keys::kZeroStage, zero_stage_enum(stage));
   state.set(keys::kGroupPaddings, paddings);
   if (!is_bf16_optimizer) state.set(keys::kParamAlignmentPaddings, gaps);
