@@ -10,7 +10,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kLooks = 64;  // tests of the messages for each look at the clock
-// A longer time between two looks counts as this: the rank itself was stopped, and waited for nobody.
+// A longer time between two looks counts as this: the rank itself was stopped, and did not wait.
 constexpr std::chrono::milliseconds kLongestLook{250};
 
 // Returns the world ranks of these members of a group.

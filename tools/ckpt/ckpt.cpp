@@ -94,6 +94,9 @@ Command parse(int argc, char** argv) {
                        .target = text_of(parsed, "target"),
                        .model_key = text_of(parsed, "model-key"),
                        .optimizer_key = text_of(parsed, "optimizer-key")};
+  for (const char* flag : {"workers", "all"})
+    if (parsed.count(flag) && command.name == "convert")
+      throw_error("--", flag, " is for inspect, verify and diff");
   for (const char* key : {"model-key", "optimizer-key"})
     if (parsed.count(key) && command.convert.to != "dcp")
       throw_error("--", key, " is for --to dcp, found --to ", command.convert.to);

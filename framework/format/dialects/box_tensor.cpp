@@ -1,7 +1,6 @@
 #include "framework/format/dialects/box_tensor.h"
 
 #include <algorithm>
-#include <functional>
 
 #include "framework/util/errors.h"
 #include "framework/util/printable.h"

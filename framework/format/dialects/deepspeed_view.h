@@ -9,8 +9,8 @@ namespace anymesh {
 // mp_rank_00_model_states.pt and of a universal folder's optimizer_state.pt, as far as they are
 // known.
 //
-// A tensor that no group of the optimizer has is a second name of a tied weight if it has the bits of
-// another one that some group has; only then are tensors read. Otherwise it is a buffer or a frozen
+// A tensor that no group of the optimizer has is a second name of a tied weight if it has the bits
+// of another one that some group has; only then are tensors read. Otherwise it is a buffer or a frozen
 // parameter. Ranks cut parameters
 // and not buffers. Where they cut nothing, a name that ends in weight or bias is a parameter's.
 // DeepSpeed refuses the other kind at ZeRO 3, and takes both for the same at ZeRO 0 to 2.

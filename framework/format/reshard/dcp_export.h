@@ -11,6 +11,10 @@
 
 namespace anymesh {
 
+// Returns the tensors of another model that have a parameter's elements, or those of a state of it.
+using SplitParameter = std::function<NamedTensors(const std::string& name, std::string_view state,
+                                                  const TensorRecord&)>;
+
 // Writes any checkpoint as a folder of torch.distributed.checkpoint, which dcp.load() takes into a
 // model of the same names and torch's optimizer, on any number of ranks (FSDP2, torchtitan,
 // accelerate):
@@ -26,11 +30,6 @@ namespace anymesh {
 //
 // Tensors are streamed. The folder appears when it is whole, with a manifest of its files' CRCs. It
 // replaces one that this function made, and no other.
-
-// Returns the tensors of another model that have a parameter's elements, or those of a state of it.
-using SplitParameter = std::function<NamedTensors(const std::string& name, std::string_view state,
-                                                  const TensorRecord&)>;
-
 struct DcpOptions {
   std::filesystem::path input, output;  // the input may also be the folder with `latest`
   std::string model_key = "model", optimizer_key = "optim";

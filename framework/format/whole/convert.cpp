@@ -212,7 +212,7 @@ void check_names(const ConvertPlan& plan) {
                                       std::to_string(kLongest) + " are possible"
                                 : "has a part that is a path";
     throw DamagedFile(plan.metadata.where() + ": the parameter name '" + printable(name, 100) +
-                      "' cannot name a folder, which a universal " + "checkpoint needs: it " + why +
+                      "' cannot name a folder, which a universal checkpoint needs: it " + why +
                       ". zero_to_fp32 exports it");
   }
 }
