@@ -1,3 +1,4 @@
+#include "framework/format/dialects.h"
 #include "tests/tools/ckpt_support.h"
 
 namespace anymesh {

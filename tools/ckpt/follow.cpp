@@ -71,7 +71,7 @@ class Follower {
     out_ << '\n';
     if (!is_ordinary_) {
       out_ << (checkpoint_.kind == Checkpoint::Kind::kDcp
-                   ? "  boxes of it are items of .distcp files\n"
+                   ? "  boxes of it are in the files of ranks\n"
                    : "  whole: one file for each state\n");
       return;
     }

@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 
+#include "framework/format/dialects.h"
 #include "framework/format/folder.h"
 #include "framework/format/layout.h"
 #include "framework/format/sharded.h"
@@ -44,7 +45,7 @@ class Verifier {
       if (is_torch_file(files_[i])) attempt([&] { check_file(files_[i]); });
     });
     attempt([&] { check_manifest(); });
-    if (kind_ == Kind::kDcp) attempt([&] { check_items(); });
+    if (!dcp_folders(path_).empty()) attempt([&] { check_items(); });
     if (kind_ == Kind::kOrdinary || kind_ == Kind::kUniversal) {
       attempt([&] { check_file_set(); });
       attempt([&] { check_counters(); });

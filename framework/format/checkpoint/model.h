@@ -8,7 +8,6 @@
 
 #include "framework/format/checkpoint/merge.h"
 #include "framework/format/checkpoint/weights_reader.h"
-#include "framework/format/dialects/dcp.h"
 #include "framework/format/layout/shard_layout.h"
 #include "framework/format/sharded/sharded_checkpoint.h"
 
@@ -19,7 +18,7 @@ namespace anymesh {
 //   ordinary tag folder   shards of any tp, pp, dp and ZeRO stage 0 to 3, merged as they are read
 //   universal folder      zero/<parameter>/*.pt
 //   weights               a torch or safetensors file, or a folder with either (weights_reader.h)
-//   dcp                   a folder of torch.distributed.checkpoint (dialects/dcp.h)
+//   dcp                   of FSDP2 or Megatron-Core (dialects/dcp.h, dialects/dtensor_files.h)
 //
 //   const Checkpoint checkpoint = open_checkpoint("checkpoints", 4);   // the tag in `latest`
 //   SavedParameter weight = checkpoint.parameter("2.mlp.dense_h_to_4h.weight");
@@ -57,8 +56,8 @@ class Checkpoint {
   friend Checkpoint checkpoint_of(const std::filesystem::path&, const StoredWeights&);
   void take(const std::shared_ptr<const ShardedCheckpoint>& ranks);
   void take(const StoredWeights& weights);
-  void take(const DcpFolder& folder);
   void open_universal();
+  void open_foreign();
   void add_buffers_of_zero3(int64_t tp_size);
   void add_frozen_of_zero3();
   void add(const std::string& name, const TensorRecord& tensor);

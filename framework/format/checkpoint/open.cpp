@@ -4,7 +4,7 @@
 
 #include "framework/format/checkpoint/model.h"
 #include "framework/format/dialects/deepspeed_view.h"
-#include "framework/format/dialects/torch_dist.h"
+#include "framework/format/dialects/foreign.h"
 #include "framework/format/io/file_io.h"
 #include "framework/format/layout/merge_rules.h"
 #include "framework/format/sharded/stages.h"
@@ -82,11 +82,12 @@ std::string mesh_of(const Value& metadata) {
 fs::path resolve_tag(const fs::path& path, const std::string& tag,
                      std::vector<std::string>* notes) {
   if (!tag.empty()) return resolve_tag(folder_of_tag(path, tag, "--tag"), "", notes);
+  if (is_foreign(path)) return path;  // a run may have made a universal folder in it
   for (const std::string_view pointer : {kLatestFile, kLatestUniversalFile})
     if (fs::exists(path / pointer))
       return folder_of_tag(path, read_tag(path / pointer), (path / pointer).string());
   if (!fs::is_directory(path) || fs::is_directory(path / kZeroFolder) || has_model_states(path) ||
-      fs::exists(path / kDcpMetadata) || !weights_entry(path).empty())
+      !weights_entry(path).empty())
     return path;
   std::vector<std::string> tags;
   for (const auto& entry : fs::directory_iterator(path)) {
@@ -114,7 +115,7 @@ Kind checkpoint_kind(const fs::path& path) {
     throw UserError(path.string() + ": no such file or folder" + list_parent(path));
   if (fs::is_directory(path / kZeroFolder)) return Kind::kUniversal;
   if (has_model_states(path)) return Kind::kOrdinary;
-  if (fs::exists(path / kDcpMetadata)) return Kind::kDcp;
+  if (is_foreign(path)) return Kind::kDcp;
   if (!weights_entry(path).empty()) return Kind::kWeights;
   throw DamagedFile(path.string() +
                     ": is no checkpoint (no latest, no *_model_states.pt, no zero, no "
@@ -275,13 +276,11 @@ void Checkpoint::take(const StoredWeights& weights) {
     set_state(parameters_[name], std::string(kFp32State), widened(value.as_tensor()), nullptr);
 }
 
-void Checkpoint::take(const DcpFolder& folder) {
-  description = "torch.distributed.checkpoint";
-  DcpModel model = dcp_model(folder);
-  if (is_torch_dist(folder.path)) {
-    description = "torch_dist of Megatron-Core";
-    complete_torch_dist(model, folder.path);
-  }
+void Checkpoint::open_foreign() {
+  ForeignModel foreign = read_foreign(path, checks_);
+  description = std::move(foreign.description);
+  const DcpModel& model = foreign.model;
+  states_refused = model.states_refused;
   for (const auto& [name, stored] : model.parameters) {
     SavedParameter& parameter = parameters_[name];
     parameter.shape = stored.weight.shape;
@@ -330,7 +329,7 @@ Checkpoint open_checkpoint(const fs::path& path, int threads, RecordChecksums* c
       checkpoint.take(read_weights(checkpoint.path, checks));
       break;
     case Kind::kDcp:
-      checkpoint.take(read_dcp(checkpoint.path, checks));
+      checkpoint.open_foreign();
       break;
   }
   checkpoint.finish();

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <mutex>
 #include <optional>
 #include <set>
 
 #include "framework/format/dialects/box_tensor.h"
-#include "framework/format/layout/names.h"
 #include "framework/format/torch_file/pickle.h"
 #include "framework/format/torch_file/torch_file.h"
 #include "framework/util/errors.h"
@@ -309,8 +309,35 @@ ZipReader DcpItem::open() const {
   return ZipReader(std::make_shared<const File>(file, offset, length));
 }
 
+std::vector<fs::path> dcp_folders(const fs::path& path) {
+  if (fs::exists(path / kDcpMetadata)) return {path};
+  const fs::path model = path / "pytorch_model_fsdp_0", optimizer = path / "optimizer_0";
+  if (!fs::exists(model / kDcpMetadata)) return {};
+  if (!fs::exists(optimizer / kDcpMetadata)) return {model};
+  return {model, optimizer};
+}
+
 DcpFolder read_dcp(const fs::path& path, RecordChecksums* checks) {
-  return DcpReader(path, checks).read();
+  std::optional<DcpFolder> whole;
+  for (const fs::path& folder : dcp_folders(path)) {
+    DcpFolder part = DcpReader(folder, checks).read();
+    if (!whole) {
+      whole = std::move(part);
+      continue;
+    }
+    whole->tensors.merge(part.tensors);
+    whole->objects.merge(part.objects);
+    whole->keys.merge(part.keys);
+    whole->cut.merge(part.cut);
+    std::ranges::move(part.order, std::back_inserter(whole->order));
+    std::ranges::move(part.items, std::back_inserter(whole->items));
+    if (!part.keys.empty())
+      throw DamagedFile(folder.string() + ": has " + printable(part.keys.begin()->first) +
+                        ", which the folder beside it has too");
+  }
+  if (!whole) throw UserError(path.string() + ": has no " + std::string(kDcpMetadata));
+  whole->path = path;
+  return *std::move(whole);
 }
 
 DcpModel dcp_model(const DcpFolder& folder) {

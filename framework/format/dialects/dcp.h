@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "framework/format/layout/names.h"
 #include "framework/format/torch_file/value.h"
 #include "framework/format/torch_file/zip.h"
 
@@ -40,7 +41,11 @@ struct DcpFolder {
   std::vector<DcpItem> items;      // all
 };
 
-inline constexpr std::string_view kDcpMetadata = ".metadata", kDcpSuffix = ".distcp";
+inline constexpr std::string_view kDcpSuffix = ".distcp";
+
+// Returns the folders with a .metadata that make one: the path itself, or accelerate's two below it,
+// pytorch_model_fsdp_0 and optimizer_0. None if it is no DcpFolder.
+std::vector<std::filesystem::path> dcp_folders(const std::filesystem::path& path);
 
 DcpFolder read_dcp(const std::filesystem::path& path, RecordChecksums* checks = nullptr);
 
@@ -58,6 +63,7 @@ struct DcpModel {
   std::map<std::string, Parameter> parameters;  // and buffers
   std::vector<std::string> order;               // their names, as the model had them
   std::vector<Group> groups;                    // of the optimizer; none if the folder has none
+  std::string states_refused;                   // why it has weights alone, if states are there
 };
 
 // Finds the model and the optimizer in what was saved: { "model": ..., "optim": ... } under any

@@ -18,7 +18,11 @@ SourceFiles::SourceFiles(const fs::path& path) {
     add(path);
     return;
   }
-  for (const auto& entry : fs::directory_iterator(folder)) add(entry.path());
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    add(entry.path());
+    if (!fs::exists(entry.path() / kDcpMetadata)) continue;
+    for (const auto& part : fs::directory_iterator(entry)) add(part.path());
+  }
   if (!fs::is_directory(folder / kZeroFolder)) return;
   for (const auto& entry : fs::recursive_directory_iterator(folder / kZeroFolder))
     add(entry.path());

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "framework/format/checkpoint/model.h"
+#include "framework/format/dialects/foreign.h"
 #include "framework/format/folder/kinds.h"
 #include "framework/format/io/file_io.h"
 #include "framework/format/io/write_files.h"
@@ -323,6 +324,7 @@ ConvertPlan plan_foreign(const ConvertOptions& options, const fs::path& input,
                          RecordChecksums& checks) {
   const Checkpoint source = open_checkpoint(input, options.read_workers, &checks);
   ConvertPlan plan{.metadata = source.metadata, .optimizer_state = source.optimizer_state};
+  require_states(input, source.states_refused, "zero_to_fp32 exports the weights alone");
   if (!plan.optimizer_state) throw Unreadable(input.string() + ": has no optimizer's state");
   for (const std::string& name : source.names()) {
     SavedParameter parameter = source.parameter(name);
@@ -344,10 +346,8 @@ ConvertReport convert_to_universal(const ConvertOptions& options,
   expect_apart(input, output);
   RecordChecksums checks;
   const SourceFiles sources(input);
-  const bool foreign =
-      fs::exists(input / kDcpMetadata) && checkpoint_kind(input) == Checkpoint::Kind::kDcp;
-  const ConvertPlan plan = foreign ? plan_foreign(options, input, checks)
-                                   : plan_ordinary(options, input, checks, report);
+  const ConvertPlan plan = is_foreign(input) ? plan_foreign(options, input, checks)
+                                             : plan_ordinary(options, input, checks, report);
   report.parameters = static_cast<int64_t>(plan.parameters.size());
   report.tensors = static_cast<int64_t>(plan.files.size());
   report.elements = elements_of(plan);

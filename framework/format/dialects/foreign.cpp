@@ -1,0 +1,21 @@
+#include "framework/format/dialects/foreign.h"
+
+#include "framework/format/dialects/dtensor_files.h"
+#include "framework/format/dialects/torch_dist.h"
+
+namespace anymesh {
+
+bool is_foreign(const std::filesystem::path& folder) {
+  return !dcp_folders(folder).empty() || has_dtensor_files(folder);
+}
+
+ForeignModel read_foreign(const std::filesystem::path& folder, RecordChecksums* checks) {
+  if (dcp_folders(folder).empty())
+    return {"DTensors in files of ranks", read_dtensor_files(folder, checks)};
+  DcpModel model = dcp_model(read_dcp(folder, checks));
+  if (!is_torch_dist(folder)) return {"torch.distributed.checkpoint", std::move(model)};
+  complete_torch_dist(model, folder);
+  return {"torch_dist of Megatron-Core", std::move(model)};
+}
+
+}  // namespace anymesh
