@@ -7,6 +7,7 @@
 // framework/run/pretrain.h is the program. To train another model, copy this file and models/gpt,
 // and change the names; tutorials/13_new_model does so.
 #include "models/gpt/gpt_definition.h"
+#include "tools/hf/gpt/convert.h"
 
 namespace anymesh {
 namespace {
@@ -24,6 +25,11 @@ Examples:
       partitioned
 )";
 
+std::vector<std::string> import_gpt(const ModelDefinition& model,
+                                    const std::filesystem::path& folder) {
+  return import_in_place(dynamic_cast<const Gpt&>(model).gpt(), folder);
+}
+
 }  // namespace
 }  // namespace anymesh
 
@@ -31,5 +37,6 @@ int main(int argc, char** argv) {
   return anymesh::pretrain(argc, argv,
                            {.name = "pretrain_gpt",
                             .description = anymesh::kDescription,
-                            .model = anymesh::make_model<anymesh::Gpt>});
+                            .model = anymesh::make_model<anymesh::Gpt>,
+                            .import = anymesh::import_gpt});
 }

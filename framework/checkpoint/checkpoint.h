@@ -53,6 +53,10 @@ struct SaveOptions {
 using CustomLoadFn = std::function<std::optional<torch::Tensor>(const Checkpoint& source,
                                                                 const ParamSpec& parameter)>;
 
+// Makes a universal checkpoint of one that another framework has saved, in the same folder. Returns
+// lines to print.
+using ImportForeign = std::function<std::vector<std::string>(const std::filesystem::path&)>;
+
 // The arguments of DeepSpeedEngine.load_checkpoint, with its names and defaults, followed by ours.
 struct LoadOptions {
   // The checkpoint's LR schedule must agree with this run's, unless a flag says which one wins:
@@ -79,6 +83,7 @@ struct LoadOptions {
   bool verify = false;            // check whole files first, not only the bytes loaded
   bool load_rng = true;           // the dropout seed
   Schedule schedule = Schedule::MustAgree;
+  ImportForeign import = nullptr;  // if it is null, another framework's folder is refused
 };
 
 struct LoadResult {

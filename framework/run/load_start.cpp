@@ -18,9 +18,11 @@ LoadOptions::Schedule schedule_choice(const CheckpointConfig& checkpoint) {
 }
 
 // Loads --pretrained-checkpoint. Returns lines to print.
-std::vector<std::string> begin_with(const CheckpointConfig& c, Engine& engine) {
+std::vector<std::string> begin_with(const CheckpointConfig& c, Engine& engine,
+                                    const ImportForeign& import) {
   if (c.pretrained_checkpoint.empty()) return {};
-  const auto [folder, options] = pretrained_of(c);
+  auto [folder, options] = pretrained_of(c);
+  options.import = import;
   const LoadResult loaded = engine.load_checkpoint(folder, options);
   if (!loaded.path)
     throw CollectiveError("--pretrained-checkpoint " + c.pretrained_checkpoint +
@@ -47,8 +49,9 @@ std::pair<fs::path, LoadOptions> pretrained_of(const CheckpointConfig& c) {
   return {tag.parent_path(), options};
 }
 
-std::vector<std::string> load_start(const CheckpointConfig& c, Engine& engine) {
-  std::vector<std::string> report = begin_with(c, engine);
+std::vector<std::string> load_start(const CheckpointConfig& c, Engine& engine,
+                                    const ImportForeign& import) {
+  std::vector<std::string> report = begin_with(c, engine, import);
   if (c.load.empty()) return report;
   const LoadResult loaded =
       engine.load_checkpoint(c.load, {.tag = c.load_tag,
@@ -62,7 +65,8 @@ std::vector<std::string> load_start(const CheckpointConfig& c, Engine& engine) {
                                       .allow_other_bits = c.override_same_bits,
                                       .verify = c.verify_checkpoint,
                                       .load_rng = !c.no_load_rng,
-                                      .schedule = schedule_choice(c)});
+                                      .schedule = schedule_choice(c),
+                                      .import = import});
   if (!loaded.path && (!goes_on_in_place(c) || c.exit_on_missing_checkpoint))
     throw CollectiveError(loaded.report.back());
   report.insert(report.end(), loaded.report.begin(), loaded.report.end());

@@ -19,7 +19,8 @@ std::pair<std::filesystem::path, LoadOptions> pretrained_of(const CheckpointConf
 
 // Loads both. Returns lines to print. A first run may load from the folder that it will save to, so
 // that the same command can restart it. Collective.
-std::vector<std::string> load_start(const CheckpointConfig& checkpoint, Engine& engine);
+std::vector<std::string> load_start(const CheckpointConfig& checkpoint, Engine& engine,
+                                    const ImportForeign& import);
 
 // Refuses --exclude-frozen-parameters where there are none, or where nobody would have them. Adds
 // lines to `report`. Collective.

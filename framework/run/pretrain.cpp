@@ -342,7 +342,11 @@ void run(CommandLine& line, const Job& job) try {
   take_own_schedule(line, world, of_engine.schedule);
   Engine engine(*stage, grid, std::move(of_engine));
 
-  std::vector<std::string> report = load_start(config.checkpoint, engine);
+  const auto& import = line.program.import;
+  std::vector<std::string> report = load_start(
+      config.checkpoint, engine,
+      import ? [&](const std::filesystem::path& folder) { return import(*line.model, folder); }
+             : ImportForeign());
   check_frozen(config, engine, report);
   plan = rest_of(plan, config.batch, engine.state());
   if (!line.flags.given("log-interval"))

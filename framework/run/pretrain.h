@@ -18,6 +18,7 @@
 // from the model definition, which declares them.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -119,6 +120,11 @@ struct TrainingProgram {
   Vocabulary vocabulary = {};  // of `datasets`, if they are of tokens; no flag sets it
 
   MakeSchedule schedule = nullptr;
+
+  // Makes a universal checkpoint of what another framework has saved in a folder (FSDP2, say), in
+  // that folder. For --load FOLDER --universal-checkpoint; rank 0 calls it. Returns lines to print.
+  std::function<std::vector<std::string>(const ModelDefinition&, const std::filesystem::path&)>
+      import = nullptr;
 
   // The names of the numbers that on_step returns. They are columns of --loss-csv, which a resumed
   // run continues only if it has the same ones, stand in the log's lines and in the record, and are

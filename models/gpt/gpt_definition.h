@@ -32,6 +32,8 @@ class Gpt final : public ModelDefinition {
                                       config.run.seed, config.parallel.sequence_parallel);
   }
 
+  const GptConfig& gpt() const { return gpt_; }
+
  private:
   GptConfig gpt_;
 };

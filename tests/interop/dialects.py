@@ -11,6 +11,7 @@ next three losses those of the run that went on there. A Llama that one of the t
 import csv
 import pathlib
 import shlex
+import shutil
 
 import torch
 import torch.distributed
@@ -43,16 +44,17 @@ def whole(tensor):
 
 
 class Fsdp:
-    """A run of FSDP2. `how` is "flat" or "nested", as its optimizer's states are saved."""
+    """A run of FSDP2. `how` is "flat" or "nested", as its optimizer's states are saved, or "accelerate", as it saves: in two folders."""
 
-    def __init__(self, how, model):
-        self.model, mesh = model, init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+    def __init__(self, how, model, mesh=None, groups=groups_of):
+        self.how, self.model = how, model
+        mesh = mesh or init_device_mesh("cpu", (torch.distributed.get_world_size(),))
         for child in model.children():
             if all(p is not q for p in child.parameters() for other in model.children() if other is not child
                    for q in other.parameters()):
                 fully_shard(child, mesh=mesh)
         fully_shard(model, mesh=mesh)
-        self.optimizer = torch.optim.AdamW(groups_of(self.model), lr=5e-3)
+        self.optimizer = torch.optim.AdamW(groups(self.model), lr=5e-3)
         self.options = StateDictOptions(flatten_optimizer_state_dict=how == "flat")
 
     def state(self):
@@ -66,7 +68,12 @@ class Fsdp:
                        options=self.options)
 
     def save(self, folder):
-        dcp.save(self.state(), checkpoint_id=folder)
+        state = self.state()
+        if self.how == "accelerate":
+            dcp.save({"model": state["model"]}, checkpoint_id=folder / "pytorch_model_fsdp_0")
+            dcp.save({"optimizer": state["optim"]}, checkpoint_id=folder / "optimizer_0")
+        else:
+            dcp.save(state, checkpoint_id=folder)
 
     def step(self, own):
         loss = self.model(own)
@@ -83,6 +90,21 @@ class Fsdp:
                 found[f"{name} fp32"] = whole(p)
                 found |= {f"{name} {key}": whole(self.optimizer.state[p][key]) for key in ("exp_avg", "exp_avg_sq")}
         return found, self.optimizer
+
+
+class RankFiles(Fsdp):
+    """A run of FSDP2, or with `how` 2 of HSDP with so many replicas, that saves as veRL does: one group, and files for each rank."""
+
+    def __init__(self, how, model):
+        mesh = {"replicate": how, "shard": torch.distributed.get_world_size() // how}
+        super().__init__("flat", model, init_device_mesh("cpu", tuple(mesh.values()), mesh_dim_names=tuple(mesh)),
+                         lambda model: [{"params": list(model.parameters()), "weight_decay": 0.0}])
+
+    def save(self, folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        end = f"world_size_{torch.distributed.get_world_size()}_rank_{torch.distributed.get_rank()}.pt"
+        torch.save(self.model.state_dict(), folder / f"model_{end}")
+        torch.save(self.optimizer.state_dict(), folder / f"optim_{end}")
 
 
 class DeepSpeed:
@@ -116,7 +138,7 @@ class DeepSpeed:
         return found, getattr(self.engine.optimizer, "optimizer", self.engine.optimizer)
 
 
-RUN = {"fsdp": Fsdp, "deepspeed": DeepSpeed}
+RUN = {"fsdp": Fsdp, "ranks": RankFiles, "deepspeed": DeepSpeed}
 
 
 def state_of(run):
@@ -166,10 +188,11 @@ SAVES = {"fsdp-flat-2": ("fsdp", "flat", 2), "fsdp-nested-4": ("fsdp", "nested",
 LENGTH, LLAMA_BATCH = 16, 12
 # The samples of the corpus that a run has seen when pretrain_gpt has made its steps. DeepSpeed tells how many it has seen at the
 # save, and FSDP2 does not: its data begins again.
-SAMPLES = {"fsdp": STEPS * LLAMA_BATCH, "megatron": STEPS * LLAMA_BATCH, "deepspeed": 2 * STEPS * LLAMA_BATCH}
+SAMPLES = {"fsdp": STEPS * LLAMA_BATCH, "ranks": STEPS * LLAMA_BATCH, "megatron": STEPS * LLAMA_BATCH, "deepspeed": 2 * STEPS * LLAMA_BATCH}
 LLAMA = dict(vocab_size=512, hidden_size=48, num_hidden_layers=3, num_attention_heads=6, num_key_value_heads=2, intermediate_size=40,
              max_position_embeddings=LENGTH, tie_word_embeddings=False)
-LLAMAS = {"llama-fsdp-flat-2": ("fsdp", "flat", 2), "llama-fsdp-nested-3": ("fsdp", "nested", 3), "llama-ds-zero3-2": ("deepspeed", 3, 2),
+LLAMAS = {"llama-fsdp-flat-2": ("fsdp", "flat", 2), "llama-fsdp-nested-3": ("fsdp", "nested", 3), "llama-ds-zero3-4": ("deepspeed", 3, 4),
+          "llama-accelerate-2": ("fsdp", "accelerate", 2), "llama-rank-files-3": ("ranks", 1, 3), "llama-rank-files-hsdp-4": ("ranks", 2, 4),
           "llama-ds-zero1-4": ("deepspeed", 1, 4), "llama-megatron-core-1": ("megatron", 0, 1),
           "llama-megatron-core-tp2": ("megatron", 64, 2)}  # rows of padding
 MESHES = {"one process": [], "tp 2 x dp 2, ZeRO 3": ["--local-ranks", 4, "--tensor-model-parallel-size", 2, "--zero-stage", 3],
@@ -239,14 +262,19 @@ def trained_here(flags, framework, rows, *more):
     """{iteration: loss}"""
     our("pretrain_gpt", *flags, "--data-path", "corpus_text_document", "--split", "100,0,0", "--tokenizer-type", "NullTokenizer",
         "--vocab-size", LLAMA["vocab_size"], "--seq-length", LENGTH, "--global-batch-size", LLAMA_BATCH, "--micro-batch-size", 2,
-        "--train-samples", SAMPLES[framework], "--lr", 5e-3, "--lr-decay-style", "constant", "--weight-decay", 0.1, "--clip-grad", 0,
+        "--train-samples", SAMPLES[framework], "--lr", 5e-3, "--lr-decay-style", "constant", "--clip-grad", 0,
+        "--weight-decay", 0.0 if framework == "ranks" else 0.1,
         "--adam-beta2", 0.999, "--eval-iters", 0, "--loss-csv", rows, *more)
     with open(rows) as file:
         return {int(row["iteration"]): float(row["lm_loss"]) for row in csv.DictReader(file)}
 
 
 def goes_on_here(name, mesh, losses):
-    mine = trained_here([*imported(name), *mesh], LLAMAS[name][0], CUT / f"{name}-{len(mesh)}.csv")
+    framework, flags = LLAMAS[name][0], imported(name)
+    own = CUT / f"{name}{mesh[2] if mesh else ''}"
+    if mesh and framework != "deepspeed":  # from a folder of the framework itself
+        flags[flags.index("--load") + 1] = shutil.copytree(SAVED / name, own)
+    mine = trained_here([*flags, *mesh], framework, own.with_suffix(".csv"))
     expect(sorted(mine) == [STEPS + 1, STEPS + 2, STEPS + 3], f"iterations {sorted(mine)}")
     off = furthest(list(mine.values()), losses)
     return too_far("losses", off, BOUND), f"losses {off:.1e} off"
@@ -267,8 +295,8 @@ def exported_cases():
 
 
 def around_all():
-    """DeepSpeed, ZeRO 3 of 2 -> FSDP2 of 3 -> Megatron-Core, tp 2 -> DeepSpeed, ZeRO 1 of 2: bit for bit what it was."""
-    name, last = "llama-ds-zero3-2", CUT / "last"
+    """DeepSpeed, ZeRO 3 of 4 -> FSDP2 of 3 -> Megatron-Core, tp 2 -> DeepSpeed, ZeRO 1 of 2: bit for bit what it was."""
+    name, last = "llama-ds-zero3-4", CUT / "last"
     our("ckpt", "convert", source_of(name), CUT / "first.dcp", "--to", "dcp")
     truths_of({"FSDP2": (3, llama_passed_on, "fsdp", "flat", CUT / "first.dcp", SAVED / "passed-on.dcp")}, LOGS / "passed-on-1")
     config = f"{SAVED / name}-config"
@@ -317,7 +345,7 @@ def main():
     for name, mesh in ((name, mesh) for name in LLAMAS for mesh in MESHES):
         cases[f"{name} -> pretrain_gpt, {mesh}"] = (0, goes_on_here, name, MESHES[mesh], llamas[name])
     cases |= exported_cases()
-    cases["llama: DeepSpeed, ZeRO 3, of 2 -> FSDP2 of 3 -> Megatron-Core, tp 2 -> DeepSpeed, ZeRO 1, of 2"] = (0, around_all)
+    cases["llama: DeepSpeed, ZeRO 3, of 4 -> FSDP2 of 3 -> Megatron-Core, tp 2 -> DeepSpeed, ZeRO 1, of 2"] = (0, around_all)
     check("DeepSpeed, FSDP2, Megatron-Core and pretrain_gpt", cases, LOGS)
 
 

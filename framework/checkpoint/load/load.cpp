@@ -16,6 +16,7 @@
 #include "framework/checkpoint/load/same_settings.h"
 #include "framework/checkpoint/metadata.h"
 #include "framework/comm/agreement.h"
+#include "framework/format/dialects.h"
 #include "framework/format/folder.h"
 #include "framework/format/io.h"
 #include "framework/format/layout.h"
@@ -49,6 +50,9 @@ std::string nothing_in(const fs::path& load_dir, bool universal) {
                     shell_word(folder.parent_path()), " --load-tag ", shell_word(folder.filename()),
                     fs::exists(folder / kZeroFolder) ? " --universal-checkpoint" : "");
   }
+  if (is_foreign(load_dir))
+    return c10::str("--load ", load_dir.string(),
+                    ": another framework saved this; add --universal-checkpoint");
   const bool other = fs::exists(load_dir / kLatestUniversalFile);
   return c10::str("--load ", load_dir.string(), ": no file '",
                   universal ? kLatestUniversalFile : kLatestFile,
@@ -58,9 +62,16 @@ std::string nothing_in(const fs::path& load_dir, bool universal) {
 }
 
 // For --universal-checkpoint with only ordinary checkpoints there: converts the newest intact one.
-std::vector<std::string> make_universal(const fs::path& load_dir, bool fallback) {
+// Another framework's files are converted each time, as they may have changed.
+std::vector<std::string> make_universal(const fs::path& load_dir, const LoadOptions& options) {
+  if (!fs::exists(load_dir / kLatestFile) && is_foreign(load_dir)) {
+    if (options.import) return options.import(load_dir);
+    throw UserError(load_dir.string() +
+                    ": another framework saved this, and this program does not say under which "
+                    "names (TrainingProgram::import)");
+  }
   if (!fs::exists(load_dir / kLatestFile) || fs::exists(load_dir / kLatestUniversalFile)) return {};
-  LoadableTags found = find_loadable_tags(load_dir, {.fallback = fallback});
+  LoadableTags found = find_loadable_tags(load_dir, {.fallback = options.fallback});
   std::vector<std::string> lines = std::move(found.warnings);
   for (size_t i = 0;; ++i) {
     const std::string& tag = found.tags.at(i);
@@ -313,8 +324,7 @@ LoadResult load_checkpoint(const fs::path& load_dir, CheckpointedRun& run,
   const auto look = [&] { found = find_loadable_tags(load_dir, options); };
   all_or_none(world, [&] {
     if (world.rank() != 0) return;
-    if (options.universal && options.tag.empty())
-      lines = make_universal(load_dir, options.fallback);
+    if (options.universal && options.tag.empty()) lines = make_universal(load_dir, options);
     look();
   });
   std::vector<std::string> tags = gather_lines(world, found.tags);  // only rank 0 has any

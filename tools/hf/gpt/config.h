@@ -47,7 +47,8 @@ struct HfModel {
   const Family* family = nullptr;
   GptConfig gpt;  // with its vocab_size; fields derived from others may be unset
   TokenIds token_ids = {};
-  std::vector<std::string> notes = {};  // about config.json, for the user: unknown keys, say
+  std::vector<std::string> notes = {};     // about config.json, for the user: unknown keys, say
+  std::string source = "its config.json";  // of the model, for messages
 };
 
 // Throws a DamagedFile that names the file, the key, its value and the accepted values.

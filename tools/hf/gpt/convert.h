@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "framework/format/reshard.h"
 #include "framework/format/whole.h"
@@ -50,6 +51,11 @@ HfImport import_hf(const std::filesystem::path& folder, const std::filesystem::p
                    const ProgressCallback& progress, bool overwrite = false,
                    const std::filesystem::path& adapter = {},
                    const std::filesystem::path& checkpoint = {});
+
+// Makes a universal checkpoint beside the files of another framework, in their folder, for a run
+// that has such a model by its flags: TrainingProgram::import. Returns lines for the user.
+std::vector<std::string> import_in_place(const GptConfig& gpt,
+                                         const std::filesystem::path& checkpoint);
 
 // Says how a checkpoint's adapters are exported (lora.h). Without either, an export refuses them;
 // with either, it refuses a checkpoint that has none.

@@ -15,13 +15,12 @@
 #include "framework/util/printable.h"
 #include "framework/util/shell_word.h"
 #include "framework/util/stopwatch.h"
-#include "models/gpt/gpt_parameters.h"
-#include "tools/hf/gpt/args.h"
 #include "tools/hf/gpt/convert.h"
 #include "tools/hf/gpt/family.h"
 #include "tools/hf/gpt/lora.h"
 #include "tools/hf/gpt/parameters.h"
 #include "tools/hf/gpt/peft.h"
+#include "tools/hf/gpt/universal_files.h"
 #include "tools/hf/gpt/wrappers.h"
 #include "tools/hf/tensors.h"
 
@@ -150,7 +149,7 @@ bool may_be_padded(const std::string& name) {
 }
 
 BytesPtr take_theirs(const Checkpoint& weights, const HfTensor& tensor, const std::string& base,
-                     NameSet& left) {
+                     const std::string& source, NameSet& left) {
   const SavedParameter saved =
       weights.contains(tensor.name) ? weights.parameter(tensor.name) : SavedParameter();
   if (may_be_padded(tensor.name) && has_rows_of(saved.shape, tensor.shape)) {
@@ -158,7 +157,7 @@ BytesPtr take_theirs(const Checkpoint& weights, const HfTensor& tensor, const st
     return as_float32(saved.weight().slice(0, tensor.shape)).bytes;
   }
   return take(weights, tensor.name, bare_name(tensor.name, base), tensor.shape, left,
-              std::string(" by its ") + kHfConfigFile);
+              " by " + source);
 }
 
 // Returns whether a tied model has a head of its own in the file. Transformers then unties it, and
@@ -169,20 +168,12 @@ bool has_own_head(const Checkpoint& weights, const HfModel& model) {
   const HfTensor table = hf_parameters(model)[0].theirs[0];
   const auto read = [&](const std::string& name) {
     NameSet left;
-    return TensorRecord{DType::kFloat32, table.shape, false,
-                        take_theirs(weights, {name, table.shape}, base_of(model), left)};
+    return TensorRecord{
+        DType::kFloat32, table.shape, false,
+        take_theirs(weights, {name, table.shape}, base_of(model), model.source, left)};
   };
   return compare_tensors(read(table.name), read(head_name(model))).count > 0;
 }
-
-// A parameter as it is written: its weight, and the optimizer's states if there are any.
-struct OurParameter {
-  std::string name;
-  Shape shape;
-  std::map<std::string, TensorRecord, std::less<>> states;
-  Value step = {};
-  std::string theirs = {};  // the first of the tensors that it was made from
-};
 
 OurParameter our_parameter(const HfParameter& parameter, BytesPtr weight) {
   const TensorRecord record{DType::kFloat32, parameter.shape, /*requires_grad=*/true,
@@ -228,7 +219,7 @@ std::vector<OurParameter> read_ours(const Checkpoint& weights, const HfModel& mo
   for (const HfParameter& parameter : hf_parameters(model)) {
     std::vector<BytesPtr> theirs;
     for (const HfTensor& tensor : parameter.theirs)
-      theirs.push_back(take_theirs(weights, tensor, base, left));
+      theirs.push_back(take_theirs(weights, tensor, base, model.source, left));
     ours.push_back(our_parameter(parameter, ours_of(parameter, std::move(theirs))));
     const std::string& theirs_first = parameter.theirs[0].name;
     ours.back().theirs =
@@ -240,7 +231,7 @@ std::vector<OurParameter> read_ours(const Checkpoint& weights, const HfModel& mo
   for (const std::string& name : left)
     if (!is_buffer(name, weights.parameter(name).shape, model))
       throw DamagedFile(weights.path.string() + ": has " + name + ", which no " +
-                        model.family->name + " of its " + kHfConfigFile + " has");
+                        model.family->name + " of " + model.source + " has");
   return ours;
 }
 
@@ -261,123 +252,6 @@ void read_adapter(const PeftAdapter& adapter, std::vector<OurParameter>& ours) {
   }
 }
 
-UniversalInfo info_of(const GptConfig& gpt) {
-  std::set<ParameterCut> cuts;
-  for (const GptParameter& p : gpt_parameters(gpt))
-    cuts.insert({pattern_of(p.name), p.split_dim, p.sub_params, p.vocabulary, p.tied, p.shape});
-  UniversalInfo info = UniversalInfo::of(cuts);
-  info.original_vocab_size = info.padded_vocab_size = gpt.vocab_size;
-  return info;
-}
-
-// Says which layers have experts, all on one rank.
-ExpertSpread spread_of(const GptConfig& gpt) {
-  ExpertSpread spread;
-  for (int i = 0; i < gpt.num_layers; ++i)
-    if (gpt.has_experts(i))
-      spread.layers.push_back({std::to_string(i + 2) + ".mlp.experts", gpt.num_experts});
-  return spread;
-}
-
-// The run that goes on from an import.
-struct PriorRun {
-  const Checkpoint* checkpoint = nullptr;  // with its metadata; null: it begins
-  const UncutModel* model = nullptr;       // with the optimizer's groups, by their names
-
-  int64_t iteration() const {
-    return checkpoint ? checkpoint->metadata.at(keys::kGlobalSteps).as_int() : 0;
-  }
-  Value optimizer_state() const {
-    if (!model) return checkpoint->optimizer_state;
-    Value groups = Value::list();
-    for (Value settings : model->settings)
-      groups.push_back(settings.set(keys::kParams, Value::list({int64_t(groups.size())})));
-    return Value::dict({{keys::kParamGroups, groups},
-                        {keys::kZeroStage, zero_stage_enum(1)},
-                        {keys::kDsVersion, kWrittenLikeDeepSpeed}});
-  }
-};
-
-// Returns the shapes of what is trained: beside adapters, nothing else. A list for each group.
-Value shapes_of(const std::vector<OurParameter>& ours, const PeftAdapter* adapter,
-                const PriorRun& prior) {
-  std::vector<std::vector<Value::Entry>> shapes(prior.model ? prior.model->groups.size() : 1);
-  std::map<std::string, size_t> groups;
-  for (size_t g = 0; prior.model && g < prior.model->groups.size(); ++g)
-    for (const std::string& name : prior.model->groups[g]) groups[name] = g;
-  for (size_t i = adapter ? ours.size() - adapter->parameters.size() : 0; i < ours.size(); ++i) {
-    const auto group = groups.find(ours[i].theirs);
-    if (prior.model && group == groups.end()) continue;  // frozen
-    shapes[prior.model ? group->second : 0].emplace_back(ours[i].name, Value::size(ours[i].shape));
-  }
-  Value lists = Value::list();
-  for (auto& list : shapes) lists.push_back(Value::ordered_dict(std::move(list)));
-  return lists;
-}
-
-// Makes the model states of a run before its first step, as far as an import knows them, or after
-// the steps of an earlier run.
-Value metadata_of(const std::vector<OurParameter>& ours, const HfModel& model,
-                  const UniversalInfo& info, const PeftAdapter* adapter, const PriorRun& prior) {
-  Value args = args_of_gpt(with_lora(model.gpt, adapter ? adapter->lora : Lora()));
-  args.set(keys::kPaddedVocabSize, model.gpt.vocab_size);
-  args.set(kModelType, model.family->model_type);
-  for (const auto& [name, ids] : model.token_ids) args.set(name, Value::list_of(ids));
-  Value states = Value::dict(
-      {{keys::kModule, {}},
-       {keys::kBufferNames, Value::list()},
-       {keys::kOptimizer, {}},
-       {keys::kParamShapes, shapes_of(ours, adapter, prior)},
-       {keys::kLrScheduler, {}},
-       {keys::kSkippedSteps, 0},
-       {keys::kGlobalSteps, 0},
-       {keys::kGlobalSamples, 0},
-       {keys::kDpWorldSize, 1},
-       {keys::kMpWorldSize, 1},
-       {keys::kParallelDimensions, Value::dict({{keys::kPpDegree, 1}, {keys::kTpDegree, 1}})},
-       {keys::kUniversalInfo, info.to_value()},
-       {keys::kDropoutSeed, static_cast<int64_t>(RunConfig{}.seed)},
-       {keys::kArgs, std::move(args)},
-       {keys::kIteration, 0}});
-  if (const ExpertSpread spread = spread_of(model.gpt); !spread.layers.empty())
-    spread.record(states, {}, /*zero3=*/false);
-  if (!prior.checkpoint) return states.set(keys::kWeightsOnly, true);
-  const Value& run = prior.checkpoint->metadata;
-  for (const auto key : {keys::kSkippedSteps, keys::kGlobalSteps, keys::kGlobalSamples,
-                         keys::kDsConfig, keys::kDsVersion})
-    if (const Value value = run.find(key)) states.set(key, value);
-  return states.set(keys::kIteration, prior.iteration());
-}
-
-// Makes the files of a universal folder. Their tensors are read as they are written.
-std::vector<StreamedFile> files_of(const fs::path& folder, const HfModel& model,
-                                   const std::vector<OurParameter>& ours,
-                                   const PeftAdapter* adapter, const PriorRun& prior) {
-  const UniversalInfo info = info_of(with_lora(model.gpt, adapter ? adapter->lora : Lora()));
-  MergeRules rules(info);
-  const ExpertSpread spread = spread_of(model.gpt);
-  std::vector<StreamedFile> files;
-  for (const OurParameter& parameter : ours) {
-    const std::string& name = parameter.name;
-    const ExpertSpread::Layer* experts = spread.layer_of(name);
-    const auto add = [&](std::string_view state, const Value& content) {
-      files.push_back(
-          streamed_torch_file(folder / kZeroFolder / name / state_file(state), content));
-    };
-    const std::vector<Value::Entry> cut =
-        experts ? expert_keys(experts->experts) : merge_keys(rules.classify(name));
-    for (const auto& [state, tensor] : parameter.states)
-      add(state, Value::dict(cut).set(keys::kParam, tensor));
-    if (parameter.step) add(kStepState, parameter.step);
-  }
-  if (prior.checkpoint)
-    files.push_back(
-        streamed_torch_file(folder / kZeroFolder / kOptimizerStateFile, prior.optimizer_state()));
-  files.push_back(streamed_torch_file(folder / model_states_file(0),
-                                      metadata_of(ours, model, info, adapter, prior)));
-  return files;
-}
-
 // Returns the files that `to` lacks or has with other content.
 std::vector<std::string> differing(const std::vector<std::string>& names, const fs::path& from,
                                    const fs::path& to) {
@@ -391,18 +265,15 @@ std::vector<std::string> differing(const std::vector<std::string>& names, const 
   return others;
 }
 
-}  // namespace
-
-HfImport import_hf(const fs::path& folder, const fs::path& save, const ProgressCallback& progress,
-                   bool overwrite, const fs::path& adapter_folder,
-                   const fs::path& checkpoint_folder) {
+// Imports to `save`. The weights are those of the checkpoint, or of the folder. A model by flags has
+// no folder.
+HfImport import_model(HfModel of_source, const fs::path& folder, const fs::path& save,
+                      const ProgressCallback& progress, bool overwrite,
+                      const fs::path& adapter_folder, const fs::path& checkpoint_folder) {
   const auto start = std::chrono::steady_clock::now();
-  if (!fs::is_directory(folder))
-    throw DamagedFile(folder.string() + ": no such folder" + list_parent(folder));
-  refuse_adapter(folder);
-  HfImport report{.model = read_hf_config(folder / kHfConfigFile)};
+  HfImport report{.model = std::move(of_source)};
   HfModel& model = report.model;
-  const bool trained = !checkpoint_folder.empty();
+  const bool trained = !checkpoint_folder.empty(), by_flags = folder.empty();
   const SourceFiles sources(trained ? resolve_tag(checkpoint_folder) : folder);
   RecordChecksums checks;  // safetensors have no checksums
   HfWeights opened;
@@ -425,7 +296,7 @@ HfImport import_hf(const fs::path& folder, const fs::path& save, const ProgressC
   report.iteration = prior.iteration();
   report.output = fs::absolute(save).lexically_normal() /
                   (tag_folder(report.iteration) + std::string(kUniversalSuffix));
-  report.tokenizer = tokenizer_files(folder);
+  if (!by_flags) report.tokenizer = tokenizer_files(folder);
   const std::vector<std::string> tokenizer = differing(report.tokenizer, folder, save);
   const auto check_tokenizer = [&](const FolderRecord& record) {
     if (!overwrite) record.expect_ours(tokenizer, ". Give another folder, or --overwrite");
@@ -435,8 +306,13 @@ HfImport import_hf(const fs::path& folder, const fs::path& save, const ProgressC
   report.notes = std::move(opened.notes);
   HfModel stored = model;  // with the names that the weights have
   if (trained && weights.contains(kMegatronTable)) stored.family = &kMegatronCore;
+  if (!stored.family) stored.family = model.family = &family_of(model.gpt);
   if (has_own_head(weights, stored)) {
     model.gpt.untie_embeddings_and_output_weights = true;
+    if (by_flags)
+      throw DamagedFile(weights.path.string() + ": its " + head_name(stored) +
+                        " is another table than the embeddings; add "
+                        "--untie-embeddings-and-output-weights");
     report.notes.push_back(std::string(kHfConfigFile) + " ties the head to the embeddings, but " +
                            head_name(stored) + " is another table: imported as untied");
   }
@@ -455,7 +331,7 @@ HfImport import_hf(const fs::path& folder, const fs::path& save, const ProgressC
     report.notes.insert(report.notes.end(), adapter->notes.begin(), adapter->notes.end());
   }
   const std::vector<StreamedFile> files =
-      files_of(out.folder(), model, ours, adapter ? &*adapter : nullptr, prior);
+      universal_files(out.folder(), model, ours, adapter ? &*adapter : nullptr, prior);
   FolderRecord record(save, "the output folder");
   check_tokenizer(record);
   report.bytes = out.stream(files, write_threads(), checks, progress).bytes;
@@ -467,6 +343,27 @@ HfImport import_hf(const fs::path& folder, const fs::path& save, const ProgressC
   report.parameters = std::ssize(ours);
   report.seconds = seconds_since(start);
   return report;
+}
+
+}  // namespace
+
+HfImport import_hf(const fs::path& folder, const fs::path& save, const ProgressCallback& progress,
+                   bool overwrite, const fs::path& adapter, const fs::path& checkpoint) {
+  if (!fs::is_directory(folder))
+    throw DamagedFile(folder.string() + ": no such folder" + list_parent(folder));
+  refuse_adapter(folder);
+  return import_model(read_hf_config(folder / kHfConfigFile), folder, save, progress, overwrite,
+                      adapter, checkpoint);
+}
+
+std::vector<std::string> import_in_place(const GptConfig& gpt, const fs::path& checkpoint) {
+  const HfImport made = import_model({.gpt = gpt, .source = "the run's flags"}, {}, checkpoint, {},
+                                     /*overwrite=*/false, {}, checkpoint);
+  std::vector<std::string> lines{checkpoint.string() + ": imported to " +
+                                 made.output.filename().string() + " (" +
+                                 std::to_string(made.parameters) + " parameters)"};
+  lines.insert(lines.end(), made.notes.begin(), made.notes.end());
+  return lines;
 }
 
 }  // namespace anymesh
