@@ -244,6 +244,23 @@ def llama_loaded(framework, how, folder, samples, losses):
     return too_far("losses", off, BOUND), f"losses {off:.1e} off"
 
 
+def bf16_saved(folder, samples):
+    """The masters and moments of a run of Megatron-Core in bf16."""
+    run = MegatronCore(LLAMA, LENGTH, LLAMA["vocab_size"], bf16=True)
+    for batch in samples.split(LLAMA_BATCH):
+        loss_of_step(run, batch)
+    run.save(folder)
+    return run.held()
+
+
+def bf16_loaded(folder, truth):
+    """Whether a run in fp32 has the masters that went through our files."""
+    run = llama_run("megatron", 0)
+    run.load(folder)
+    held = run.held()
+    return list(tensor_differences(held, truth)), f"{len(held)} tensors are the same"
+
+
 def llama_passed_on(framework, how, source, folder):
     run = llama_run(framework, how)
     run.load(source)
@@ -345,6 +362,10 @@ def main():
     for name, mesh in ((name, mesh) for name in LLAMAS for mesh in MESHES):
         cases[f"{name} -> pretrain_gpt, {mesh}"] = (0, goes_on_here, name, MESHES[mesh], llamas[name])
     cases |= exported_cases()
+    (masters,) = truths_of({"llama-megatron-bf16": (1, bf16_saved, SAVED / "bf16", samples_of(SAMPLES["megatron"]))}, LOGS / "bf16").values()
+    our("hf_convert", "import", SAVED / "llama-megatron-core-1-config", CUT / "bf16", "--checkpoint", SAVED / "bf16")
+    our("hf_convert", "export", CUT / "bf16", CUT / "bf16.td", "--to", "torch_dist")
+    cases["Megatron-Core in bf16 -> pretrain_gpt -> Megatron-Core in fp32"] = (1, bf16_loaded, CUT / "bf16.td", masters)
     cases["llama: DeepSpeed, ZeRO 3, of 4 -> FSDP2 of 3 -> Megatron-Core, tp 2 -> DeepSpeed, ZeRO 1, of 2"] = (0, around_all)
     check("DeepSpeed, FSDP2, Megatron-Core and pretrain_gpt", cases, LOGS)
 

@@ -1,7 +1,7 @@
 """A Llama in real Megatron-Core on CPU: trained, and saved in torch_dist.
 
-Four shims make it run without a GPU: cuda.synchronize, cuda.current_device, a function mode that turns "cuda" into "cpu", and the
-tracker of random states.
+Five shims make it run without a GPU: cuda.synchronize, cuda.current_device, a function mode that turns "cuda" into "cpu" and tells
+tensors' types as a GPU's, and the tracker of random states.
 """
 import contextlib
 
@@ -15,7 +15,8 @@ class Cpu(TorchFunctionMode):
         kwargs = kwargs or {}
         if str(kwargs.get("device", "")).startswith("cuda"):
             kwargs["device"] = "cpu"
-        return function(*args, **kwargs)
+        result = function(*args, **kwargs)
+        return result.replace("torch.", "torch.cuda.") if function is torch.Tensor.type and len(args) == 1 else result
 
 
 def zero_states(optimizer, *_):
@@ -25,21 +26,22 @@ def zero_states(optimizer, *_):
 
 
 class MegatronCore:
-    """A run on tp = all ranks. `shape` has the keys of a LlamaConfig."""
+    """A run on tp = all ranks. `shape` has the keys of a LlamaConfig. In bf16 it has masters in fp32."""
 
-    def __init__(self, shape, length, rows):
+    def __init__(self, shape, length, rows, bf16=False):
         torch.cuda.synchronize = lambda *_, **__: None
         torch.cuda.current_device = lambda: torch.device("cpu")
         from megatron.core import parallel_state
         from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
         from megatron.core.models.gpt.gpt_model import GPTModel
         from megatron.core.optimizer import OptimizerConfig
-        from megatron.core.optimizer.optimizer import FP32Optimizer
+        from megatron.core.optimizer.optimizer import Float16OptimizerWithFloat16Params, FP32Optimizer
         from megatron.core.tensor_parallel import random
         from megatron.core.transformer.transformer_config import TransformerConfig
         random.CudaRNGStatesTracker.fork = lambda self, name="": contextlib.nullcontext()
         ranks = torch.distributed.get_world_size()
-        parallel_state.initialize_model_parallel(ranks, 1)
+        if not parallel_state.model_parallel_is_initialized():
+            parallel_state.initialize_model_parallel(ranks, 1)
         torch.manual_seed(3)
         config = TransformerConfig(
             num_layers=shape["num_hidden_layers"], hidden_size=shape["hidden_size"], num_attention_heads=shape["num_attention_heads"],
@@ -50,6 +52,8 @@ class MegatronCore:
         with Cpu():
             self.model = GPTModel(config, get_gpt_layer_local_spec(normalization="RMSNorm"), vocab_size=rows, max_sequence_length=length,
                                   position_embedding_type="rope", share_embeddings_and_output_weights=False)
+        if bf16:
+            self.model.bfloat16()
         self.vocabulary = shape["vocab_size"]
         groups = [{"params": [p for p in self.model.parameters() if (p.dim() == 1) == vectors], "weight_decay": 0.0 if vectors else 0.1,
                    "wd_mult": 0.0 if vectors else 1.0} for vectors in (False, True)]
@@ -58,7 +62,11 @@ class MegatronCore:
             group |= {"pre_wd_mult": group["wd_mult"], "pre_lr_mult": 1.0, "lr_mult": 1.0, "is_expert_parallel": False,
                       "is_decoupled_lr": False, "default_config": True}
         with Cpu():
-            self.optimizer = FP32Optimizer(self.adam, OptimizerConfig(optimizer="adam", lr=5e-3), init_state_fn=zero_states)
+            settings = OptimizerConfig(optimizer="adam", lr=5e-3, bf16=bf16)
+            if bf16:
+                self.optimizer = Float16OptimizerWithFloat16Params(self.adam, settings, None, zero_states)
+            else:
+                self.optimizer = FP32Optimizer(self.adam, settings, init_state_fn=zero_states)
 
     def step(self, tokens):
         length = tokens.shape[1] - 1
@@ -69,8 +77,23 @@ class MegatronCore:
             loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
             self.adam.zero_grad()
             loss.backward()
+            for p in self.model.parameters():
+                if hasattr(p, "main_param"):
+                    p.main_param.grad, p.grad = p.grad.float(), None
             self.adam.step()
+            for p in self.model.parameters():
+                if hasattr(p, "main_param"):
+                    p.data.copy_(p.main_param)
         return loss
+
+    def held(self):
+        """The masters and their moments."""
+        found = {}
+        for name, p in self.model.named_parameters():
+            main = getattr(p, "main_param", p)
+            found |= {f"{name} {key}": self.adam.state[main][key].clone() for key in ("exp_avg", "exp_avg_sq")}
+            found |= {f"{name} fp32": main.detach().clone(), f"{name} step": torch.as_tensor(self.adam.state[main]["step"]).float()}
+        return found
 
     def load(self, folder):
         from megatron.core import dist_checkpointing

@@ -180,9 +180,9 @@ bool is_torch_dist(const fs::path& folder) { return fs::exists(folder / kTorchDi
 
 void complete_torch_dist(DcpModel& model, const fs::path& folder) {
   unstack(model, folder);
-  const Value common = read_torch_file(folder / kTorchDistCommon),
-              optimizer = common.find(keys::kOptimizer);
+  Value optimizer = read_torch_file(folder / kTorchDistCommon).find(keys::kOptimizer);
   if (!optimizer.is_dict()) return;
+  if (const Value inner = optimizer.find(keys::kOptimizer)) optimizer = inner;  // one with masters
   const Value states = optimizer.find(keys::kState);
   if (const Value step = states.is_dict() ? states.find("common_step") : Value(); step.is_tensor())
     for (auto& [name, parameter] : model.parameters)
