@@ -11,17 +11,22 @@
 namespace anymesh {
 namespace {
 
-// LibTorch's attention. On a GPU a mask keeps cuDNN out, whose gradient of masked queries is wrong
-// for some lengths. The switch is the process's, which ranks on CPU threads share.
+// LibTorch's attention: q [b, n/t, s, d], k and v [b, k/t, s, d]. On a GPU a mask keeps cuDNN out,
+// whose gradient of masked queries is wrong for some lengths. The switch is the process's, which
+// ranks on CPU threads share. With a mask, a GPU's kernels that do not store the scores need a key
+// for each query's head.
 torch::Tensor masked_attention(const torch::Tensor& q, const torch::Tensor& k,
                                const torch::Tensor& v, const std::optional<torch::Tensor>& mask,
-                               bool grouped) {
+                               int64_t group_size) {
   at::Context& context = at::globalContext();
   const bool keeps_out = mask && !q.is_cpu() && context.userEnabledCuDNNSDP();
   if (keeps_out) context.setSDPUseCuDNN(false);
+  const bool repeat = mask && group_size > 1;
+  const torch::Tensor keys = repeat ? k.repeat_interleave(group_size, 1) : k,
+                      values = repeat ? v.repeat_interleave(group_size, 1) : v;
   const torch::Tensor mixed =
-      at::scaled_dot_product_attention(q, k, v, mask, /*dropout_p=*/0, /*is_causal=*/!mask,
-                                       /*scale=*/{}, /*enable_gqa=*/grouped);
+      at::scaled_dot_product_attention(q, keys, values, mask, /*dropout_p=*/0, /*is_causal=*/!mask,
+                                       /*scale=*/{}, /*enable_gqa=*/group_size > 1 && !repeat);
   if (keeps_out) context.setSDPUseCuDNN(true);
   return mixed;
 }
@@ -135,7 +140,7 @@ torch::Tensor ParallelAttention::attend_unfused(const torch::Tensor& qkv,
   if (!drops) {
     // Kernels for GPUs take a bias in the dtype of q alone, and cuDNN's reads another as that.
     if (positions_.score_bias) mask = mask->to(q.scalar_type());
-    return join(masked_attention(q, k, v, mask, grouped));
+    return join(masked_attention(q, k, v, mask, group_size_));
   }
 
   // Uses the explicit form, because the fused kernel would draw its own mask.
