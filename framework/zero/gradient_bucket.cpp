@@ -10,21 +10,41 @@ namespace anymesh {
 GradientBucket::GradientBucket(const PartitionLayout& layout, size_t first, size_t last, CommPtr dp,
                                torch::Tensor sums, int64_t base, BucketReductions* reductions)
     : params_(last - first),
+      first_(first),
       dp_(std::move(dp)),
       sums_(std::move(sums)),
       base_(base),
+      runs_(params_),
       reductions_(reductions) {
   int64_t start = 0;
   for (int rank = 0; rank < layout.ranks(); ++rank) {
     const int64_t begin = start;
     for (const Fragment& f : layout.fragments(rank)) {
       if (f.param < first || f.param >= last) continue;
-      places_.push_back({f.param, f.param_start, start, f.numel});
+      place({f.param, f.param_start, start, f.numel});
       if (rank == dp_->rank()) mine_.push_back(f);
       start += f.numel;
     }
     counts_.push_back(start - begin);
   }
+}
+
+// Adds a fragment to the last run of its parameter, if it is the next one of it.
+void GradientBucket::place(const Fragment& f) {
+  std::vector<Run>& runs = runs_[f.param - first_];
+  if (!runs.empty()) {
+    Run& run = runs.back();
+    const int64_t stride =
+        f.partition_start - run.first.partition_start - (run.rows - 1) * run.stride;
+    const bool follows = f.numel == run.first.numel &&
+                         f.param_start == run.first.param_start + run.rows * run.first.numel;
+    if (follows && (run.rows == 1 || stride == run.stride)) {
+      run.stride = stride;
+      ++run.rows;
+      return;
+    }
+  }
+  runs.push_back({f, 1, f.numel});
 }
 
 void GradientBucket::add(size_t param, const torch::Tensor& gradient) {
@@ -35,9 +55,9 @@ void GradientBucket::add(size_t param, const torch::Tensor& gradient) {
     reductions_->bytes.add(buffer_);
   }
   const torch::Tensor flat = gradient.flatten();
-  for (const Fragment& p : places_) {
-    if (p.param != param) continue;
-    buffer_.narrow(0, p.partition_start, p.numel).copy_(flat.narrow(0, p.param_start, p.numel));
+  for (const auto& [from, rows, stride] : runs_[param - first_]) {
+    buffer_.as_strided({rows, from.numel}, {stride, 1}, from.partition_start)
+        .copy_(flat.narrow(0, from.param_start, rows * from.numel).view({rows, from.numel}));
   }
   if (++arrived_ == params_) flush();
 }

@@ -16,13 +16,13 @@ class GradientBucket;
 // of all buckets' buffers.
 class BucketReductions {
  public:
-  // Finishes the oldest one if too many buffers would wait for theirs.
+  // Finishes the oldest one if too many buffers would wait for theirs. The computation waits then.
   void started(GradientBucket& bucket);
   void finish_all();
   ByteGauge bytes;
 
  private:
-  static constexpr size_t kMost = 2;
+  static constexpr size_t kMost = 8;
   void finish_oldest();
   std::deque<GradientBucket*> under_way_;
 };
@@ -46,11 +46,17 @@ class GradientBucket {
   void finish();
 
  private:
-  size_t params_, arrived_ = 0;
+  size_t params_, first_, arrived_ = 0;
   CommPtr dp_;
   torch::Tensor sums_;
-  std::vector<Fragment> places_;  // every rank's fragments, with their starts in the buffer
-  std::vector<int64_t> counts_;   // elements of each rank
+  // Fragments of ranks that follow one another, as long and as far apart: one copy.
+  struct Run {
+    Fragment first;        // with its start in the buffer
+    int64_t rows, stride;  // fragments; from one to the next in the buffer
+  };
+  std::vector<std::vector<Run>> runs_;  // of each parameter
+  void place(const Fragment& fragment);
+  std::vector<int64_t> counts_;  // elements of each rank
   std::vector<Fragment> mine_;
   int64_t base_;
   torch::Tensor buffer_;  // allocated only while gradients arrive

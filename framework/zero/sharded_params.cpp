@@ -99,11 +99,11 @@ void ShardedParams::gather(int unit) {
       allocate_storage(shard.param);
       in_flight_.add(shard.param);
       // Writes through an alias, because autograd must not take this for a change of the tensor.
-      const torch::Tensor whole = shard.param.variable_data().view(-1);
-      for (int rank = 0; rank < dp_->size(); ++rank) {
-        const int64_t begin = rank * part, count = std::clamp<int64_t>(numel - begin, 0, part);
-        if (count > 0) whole.narrow(0, begin, count).copy_(p.all[rank].narrow(0, start, count));
-      }
+      const torch::Tensor whole = shard.param.variable_data().view(-1),
+                          parts = p.all.narrow(1, start, part);  // [d, part]
+      const int64_t full = numel / part, rest = numel % part;    // ranks
+      whole.narrow(0, 0, numel - rest).view({full, part}).copy_(parts.narrow(0, 0, full));
+      if (rest > 0) whole.narrow(0, numel - rest, rest).copy_(parts[full].narrow(0, 0, rest));
     }
     start += part;
   }
