@@ -1,5 +1,6 @@
 #include "framework/zero/zero_optimizer.h"
 
+#include <ATen/ops/_foreach_copy.h>
 #include <ATen/record_function.h>
 
 #include <algorithm>
@@ -291,25 +292,29 @@ void ZeroOptimizer::gather_params(const Group& group) {
   const int64_t partition = group.layout.partition_numel();
   std::vector<torch::Tensor> flat;
   for (const ParamSpec& spec : group.params) flat.push_back(spec.tensor.detach().view(-1));
-  for (int64_t begin = 0; begin < partition; begin += kBucket) {
-    const int64_t count = std::min(kBucket, partition - begin);
+  const int64_t part = gathered_at_once(ranks);
+  for (int64_t begin = 0; begin < partition; begin += part) {
+    const int64_t count = std::min(part, partition - begin);
     const torch::Tensor bucket = torch::empty({ranks, count}, flat[0].options());
-    const auto move = [&](int rank) {  // copies this rank's to the bucket, others' from it
+    std::vector<torch::Tensor> params, places;  // parts of parameters, and theirs in the bucket
+    const auto add = [&](int rank) {
       for (const Fragment& f : group.layout.fragments(rank)) {
         const int64_t from = std::max(f.partition_start, begin),
                       to = std::min(f.partition_start + f.numel, begin + count);
         if (from >= to) continue;
         const int64_t at = f.param_start + from - f.partition_start;
-        const torch::Tensor param = flat[f.param].narrow(0, at, to - from),
-                            place = bucket[rank].narrow(0, from - begin, to - from);
-        rank == mine ? place.copy_(param) : param.copy_(place);
+        params.push_back(flat[f.param].narrow(0, at, to - from));
+        places.push_back(bucket[rank].narrow(0, from - begin, to - from));
       }
     };
-    move(mine);
+    add(mine);
+    if (!params.empty()) at::_foreach_copy_(places, params);
     group.partitions->all_gather(bucket, bucket[mine]);
-    for (int rank = 0; rank < ranks; ++rank) {
-      if (rank != mine) move(rank);
-    }
+    params.clear();
+    places.clear();
+    for (int rank = 0; rank < ranks; ++rank)
+      if (rank != mine) add(rank);
+    if (!params.empty()) at::_foreach_copy_(params, places);  // few launches on a GPU
   }
 }
 

@@ -108,8 +108,12 @@ class ZeroOptimizer final : public UnitObserver {
   int64_t steps = 0;  // made so far
 
  private:
-  // Elements of each partition sent at a time, and elements of a gradient bucket.
+  // Elements of a gradient bucket, and of each partition that are gathered at a time, unless so
+  // many ranks would make a buffer of more than eight buckets.
   static constexpr int64_t kBucket = int64_t{1} << 22;
+  static constexpr int64_t gathered_at_once(int ranks) {
+    return std::clamp(8 * kBucket / ranks, int64_t{1}, kBucket);
+  }
 
   // The gradient of one of a stage's two uses of a tied weight. It is summed apart and added once
   // per step.
