@@ -13,17 +13,23 @@ namespace anymesh {
 
 void print_warning(const std::string& text);  // to stderr
 
-// A rank that has waited this long in a verb prints one warning, and waits on.
+[[noreturn]] void end_process(const std::string& text);  // says it on stderr, and ends the job
+
+// A rank that has waited this long in a verb prints one warning, and waits on. Some time later it
+// ends the job.
 //
 //   WARNING: [rank 0] has waited 600 s in all_reduce of dp for rank 3, and waits on ...
 struct Patience {
   std::chrono::milliseconds time = std::chrono::minutes(10);
   std::function<void(const std::string&)> say = print_warning;
+  std::function<void(const std::string&)> give_up = end_process;
+
+  static constexpr int kTimes = 6;  // so many times as long, in all
 
   // Returns that warning, in world ranks. With `any`, the verb waits for one of `late` and cannot
   // tell which.
   std::string warning(int rank, const char* verb, const std::string& group, bool any,
-                      const std::set<int>& late) const;
+                      const std::set<int>& late, bool last = false) const;
 };
 
 class Job {

@@ -54,6 +54,7 @@ void Requests::wait() {
   int done = 0, status = MPI_SUCCESS;
   Clock::time_point last;
   Clock::duration waited{};
+  bool warned = false;
   for (int64_t looks = 0; status == MPI_SUCCESS; ++looks) {
     status = MPI_Testall(count(), list_.data(), &done, MPI_STATUSES_IGNORE);
     if (done) break;
@@ -61,18 +62,17 @@ void Requests::wait() {
     const Clock::time_point now = Clock::now();
     if (looks > 0) waited += std::min<Clock::duration>(now - last, kLongestLook);
     last = now;
-    if (waited < patience_->time) continue;
-    const std::string text = warning();
+    if (waited < (warned ? Patience::kTimes : 1) * patience_->time) continue;
+    const std::string text = warning(warned);
     if (text.empty()) continue;
-    patience_->say(text);
-    status = MPI_Waitall(count(), list_.data(), MPI_STATUSES_IGNORE);
-    break;
+    (warned ? patience_->give_up : patience_->say)(text);
+    warned = true;
   }
   list_.clear();
   mpi_check(status, verb_);
 }
 
-std::string Requests::warning() const {
+std::string Requests::warning(bool last) const {
   int rank = 0, size = 1, length = 0;
   char name[MPI_MAX_OBJECT_NAME];
   MPI_CHECK(MPI_Comm_rank(comm_, &rank));
@@ -89,7 +89,7 @@ std::string Requests::warning() const {
     if (r != rank) late.insert(r);
   if (late.empty()) return "";
   return patience_->warning(*world_ranks(comm_, {rank}).begin(), verb_, name, any,
-                            world_ranks(comm_, late));
+                            world_ranks(comm_, late), last);
 }
 
 }  // namespace anymesh

@@ -34,7 +34,7 @@ class Requests final : public Pending {
   void wait() override;
 
  private:
-  std::string warning() const;  // empty if nobody is late any more
+  std::string warning(bool last) const;  // empty if nobody is late any more
   int count() const { return static_cast<int>(list_.size()); }
 
   MPI_Comm comm_;

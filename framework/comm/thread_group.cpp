@@ -162,16 +162,18 @@ std::vector<int> ThreadMember::roll_call(std::chrono::milliseconds patience) con
 template <class Ready, class Late>
 void ThreadMember::sleep(Lock& lock, const char* verb, const Ready& ready, const Late& late) const {
   const auto awake = [&] { return ready() || ranks_->first_error; };
-  if (!awake() && !bell(rank_).wait_for(lock, patience_->time, awake)) {
+  for (const bool last : {false, true}) {
+    const auto time = (last ? Patience::kTimes - 1 : 1) * patience_->time;
+    if (awake() || bell(rank_).wait_for(lock, time, awake)) break;
     std::set<int> ranks;
     for (const int member : late()) ranks.insert(world_rank(member));
     const std::string warning =
-        patience_->warning(world_rank(rank_), verb, group_->name, /*any=*/false, ranks);
+        patience_->warning(world_rank(rank_), verb, group_->name, /*any=*/false, ranks, last);
     lock.unlock();
-    patience_->say(warning);
+    (last ? patience_->give_up : patience_->say)(warning);
     lock.lock();
-    bell(rank_).wait(lock, awake);
   }
+  bell(rank_).wait(lock, awake);
   if (!ready()) throw JobEnded();
 }
 

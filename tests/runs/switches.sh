@@ -57,6 +57,21 @@ grep -Eq '^WARNING: .rank 0. has waited 2 s in [a-z_]* of [a-z]* for rank 1, and
 echo "ok: $(grep -o 'WARNING.*rank 1,' log)"
 rm "$scratch/stop"
 
+# One that stays stopped: the job ends.
+mpi=yes train 1,1,2,1 /dev/null --train-iters 100000 --log-interval 1 --distributed-timeout-minutes 0.01 >log 2>&1 &
+job=$!
+until grep -q '^iter ' log || ! kill -0 $job 2>/dev/null; do sleep 0.1; done
+for process in $(ranks_of $job); do
+  if tr '\0' '\n' <"/proc/$process/environ" | grep -q '^OMPI_COMM_WORLD_RANK=1$'; then second=$process; fi
+done
+kill -STOP "$second"
+status=0
+timeout 60 tail --pid=$job -f /dev/null || fail "it waits for ever: $(tail -5 log)"
+wait $job || status=$?
+kill -KILL "$second" 2>/dev/null || true
+[[ $status != 0 ]] && grep -Eq '^.rank 0. has waited 6 s in [a-z_]* of [a-z]* for rank 1, and ends the job' log || fail "status $status: $(tail -5 log)"
+echo "ok: $(grep -o '.rank 0. has waited 6 s.*the job' log)"
+
 mkdir -p stays/full
 train 1,1,1,0 /dev/null --train-iters 8 --save kept --save-switch-file stays >log 2>&1 || fail "a switch that cannot be removed: $(tail -5 log)"
 grep -q 'WARNING: --save-switch-file stays: cannot remove it: .*not empty; it is ignored' log || fail "said nothing: $(tail -5 log)"
