@@ -4,6 +4,7 @@
 #include <torch/types.h>
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -44,9 +45,18 @@ class Communicator : public torch::CustomClassHolder {
   virtual c10::intrusive_ptr<Communicator> split(int color, int key,
                                                  const std::string& name = "(unnamed)") const = 0;
 
+  // The same where each rank knows the others' colors, as a rank without the others must
+  // (lone_job.h). Members keep their order.
+  virtual c10::intrusive_ptr<Communicator> split_by(const std::function<int(int rank)>& color_of,
+                                                    const std::string& name) const {
+    return split(color_of(rank()), rank(), name);
+  }
+
   virtual void all_reduce(torch::Tensor t, ReduceOp op = ReduceOp::Sum) = 0;
   // out [size * n] <- in [n] of every rank, in rank order. `in` may be this rank's part of `out`.
-  void all_gather(torch::Tensor out, torch::Tensor in) { start_all_gather(out, in)->wait(); }
+  virtual void all_gather(torch::Tensor out, torch::Tensor in) {
+    start_all_gather(out, in)->wait();
+  }
   // Starts the same without waiting for it. Neither tensor may be touched before wait().
   virtual std::unique_ptr<Pending> start_all_gather(torch::Tensor out, torch::Tensor in) = 0;
   // out [n] <- the sum over ranks of part `rank()` of in [size * n]; `out` may be that part of

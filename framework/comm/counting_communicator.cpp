@@ -38,6 +38,10 @@ class CountingCommunicator final : public Communicator {
   CommPtr split(int color, int key, const std::string& name) const override {
     return group_->split(color, key, name);
   }
+  CommPtr split_by(const std::function<int(int)>& color_of,
+                   const std::string& name) const override {
+    return group_->split_by(color_of, name);
+  }
   void connect_neighbours() override { group_->connect_neighbours(); }
   void barrier() override { group_->barrier(); }
   std::vector<int> roll_call(std::chrono::milliseconds patience) override {
@@ -46,6 +50,9 @@ class CountingCommunicator final : public Communicator {
 
   void all_reduce(torch::Tensor t, ReduceOp op) override {
     count(kAllReduce, t, [&] { group_->all_reduce(t, op); });
+  }
+  void all_gather(torch::Tensor out, torch::Tensor in) override {
+    count(kAllGather, out, [&] { group_->all_gather(out, in); });
   }
   std::unique_ptr<Pending> start_all_gather(torch::Tensor out, torch::Tensor in) override {
     return std::make_unique<TimedPending>(

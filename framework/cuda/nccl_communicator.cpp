@@ -41,16 +41,18 @@ void check_contiguous(const torch::Tensor& t, const char* verb) {
                         " needs contiguous tensors, all of the GPU or all of the CPU");
 }
 
-// The state that all groups of a rank share. There is one stream, so a rank's collectives run in
-// the order in which it calls them. This order is the same on all ranks of a group, so no two
-// groups wait for each other.
+// The state that all groups of a rank share. Verbs that the computation waits for at once have one
+// stream, and those that run beside it have another, so that a gradient's reduction does not hold
+// up a layer's. In each stream a rank's collectives run in the order in which it calls them. This
+// order is the same on all ranks of a group, so no two groups wait for each other.
 struct Transport {
   explicit Transport(std::chrono::seconds patience)
       : device(c10::cuda::current_device()),
-        stream(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device)),
+        now(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device)),
+        beside(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device)),
         watchdog(patience) {}
   c10::DeviceIndex device;
-  c10::cuda::CUDAStream stream;
+  c10::cuda::CUDAStream now, beside;
   Watchdog watchdog;
 };
 
@@ -99,25 +101,22 @@ class Rounded final : public Pending {
 
 class NcclCommunicator final : public Communicator {
  public:
-  // A group of one rank needs no NCCL. With `always`, as for the first group, it has one all the
-  // same, so that a run on one GPU shows whether NCCL works there.
+  // A group is connected by its first verb on the GPU, since some have none. One of one rank needs
+  // no NCCL. With `always`, as for the first group, it has one all the same, so that a run on one
+  // GPU shows whether NCCL works there.
   NcclCommunicator(CommPtr host, std::string name, std::shared_ptr<Transport> transport,
                    bool always)
-      : host_(std::move(host)), name_(std::move(name)), transport_(std::move(transport)) {
-    if (size() == 1 && !always) return;
-    const torch::Tensor id = torch::zeros({sizeof(ncclUniqueId)}, torch::kByte);
-    auto* unique = reinterpret_cast<ncclUniqueId*>(id.data_ptr());
-    if (rank() == 0) NCCL_CHECK(ncclGetUniqueId(unique));
-    host_->broadcast(id, 0);
-    const auto made = std::make_shared<std::atomic<bool>>(false);
-    transport_->watchdog.watch(label("init"), [made] { return made->load(); });
-    NCCL_CHECK(ncclCommInitRank(&comm_, size(), *unique, rank()));
-    *made = true;
+      : host_(std::move(host)),
+        name_(std::move(name)),
+        transport_(std::move(transport)),
+        always_(always) {
+    if (size() == 1) connect();
   }
   ~NcclCommunicator() override {
     // While an error ends the process, a peer may be missing, and NCCL would wait for it.
     if (!comm_ || std::uncaught_exceptions() > 0) return;
-    C10_CUDA_CHECK_WARN(cudaStreamSynchronize(transport_->stream));
+    C10_CUDA_CHECK_WARN(cudaStreamSynchronize(transport_->now));
+    C10_CUDA_CHECK_WARN(cudaStreamSynchronize(transport_->beside));
     transport_->watchdog.clear();
     ncclCommDestroy(comm_);
   }
@@ -137,37 +136,52 @@ class NcclCommunicator final : public Communicator {
 
   void all_reduce(torch::Tensor t, ReduceOp op) override {
     if (t.is_cpu()) return host_->all_reduce(t, op);
-    if (!comm_) return;
+    if (!connect()) return;
     check_contiguous(t, "all_reduce");
-    run("all_reduce", {t}, [&](cudaStream_t stream) {
+    run("all_reduce", {t}, transport_->now, [&](cudaStream_t stream) {
       return ncclAllReduce(t.data_ptr(), t.data_ptr(), static_cast<size_t>(t.numel()), type_of(t),
                            op == ReduceOp::Sum ? ncclSum : ncclMax, comm_, stream);
     })->wait();
   }
 
+  void all_gather(torch::Tensor out, torch::Tensor in) override {
+    if (out.is_cpu()) return host_->all_gather(out, in);
+    all_gather(out, in, transport_->now)->wait();
+  }
   std::unique_ptr<Pending> start_all_gather(torch::Tensor out, torch::Tensor in) override {
     if (out.is_cpu()) return host_->start_all_gather(out, in);
+    return all_gather(out, in, transport_->beside);
+  }
+
+  std::unique_ptr<Pending> all_gather(const torch::Tensor& out, const torch::Tensor& in,
+                                      c10::cuda::CUDAStream stream) {
     check_contiguous(out, "all_gather");
     check_contiguous(in, "all_gather");
     TORCH_INTERNAL_ASSERT(out.numel() == in.numel() * size() && out.dtype() == in.dtype());
-    if (!comm_) {
+    if (!connect()) {
       if (out.data_ptr() != in.data_ptr()) out.view(-1).copy_(in.view(-1));
       return std::make_unique<InStream>(nullptr, std::vector<torch::Tensor>());
     }
-    return run("all_gather", {out, in}, [&](cudaStream_t stream) {
-      return ncclAllGather(in.data_ptr(), out.data_ptr(), in.nbytes(), ncclUint8, comm_, stream);
+    return run("all_gather", {out, in}, stream, [&](cudaStream_t to) {
+      return ncclAllGather(in.data_ptr(), out.data_ptr(), in.nbytes(), ncclUint8, comm_, to);
     });
   }
 
   void reduce_scatter(torch::Tensor out, torch::Tensor in,
                       const std::vector<int64_t>& counts) override {
     if (in.is_cpu()) return host_->reduce_scatter(out, in, counts);
-    if (const auto pending = start_reduce_scatter(out, in, counts)) pending->wait();
+    if (const auto pending = reduce_scatter(out, in, counts, transport_->now)) pending->wait();
   }
 
   std::unique_ptr<Pending> start_reduce_scatter(torch::Tensor out, torch::Tensor in,
                                                 const std::vector<int64_t>& counts) override {
     if (in.is_cpu()) return host_->start_reduce_scatter(out, in, counts);
+    return reduce_scatter(out, in, counts, transport_->beside);
+  }
+
+  std::unique_ptr<Pending> reduce_scatter(const torch::Tensor& out, const torch::Tensor& in,
+                                          const std::vector<int64_t>& counts,
+                                          c10::cuda::CUDAStream stream) {
     check_contiguous(out, "reduce_scatter");
     check_contiguous(in, "reduce_scatter");
     TORCH_INTERNAL_ASSERT(out.numel() == counts[static_cast<size_t>(rank())] &&
@@ -176,14 +190,13 @@ class NcclCommunicator final : public Communicator {
     const auto dtype = c10::promoteTypes(in.scalar_type(), out.scalar_type());
     const torch::Tensor terms = in.to(dtype),
                         sum = out.scalar_type() == dtype ? out : at::empty_like(out, dtype);
-    if (!comm_) {
+    if (!connect()) {
       if (sum.data_ptr() != terms.data_ptr()) sum.view(-1).copy_(terms.view(-1));
       if (!sum.is_same(out)) out.copy_(sum);
       return nullptr;
     }
-    auto summed = run("reduce_scatter", {terms, sum}, [&](cudaStream_t stream) {
-      return reduce_scatter(sum, terms, counts, stream);
-    });
+    auto summed = run("reduce_scatter", {terms, sum}, stream,
+                      [&](cudaStream_t to) { return reduce_scatter(sum, terms, counts, to); });
     return std::make_unique<Rounded>(std::move(summed), sum, out);
   }
 
@@ -193,11 +206,11 @@ class NcclCommunicator final : public Communicator {
     check_contiguous(out, "all_to_all");
     check_contiguous(in, "all_to_all");
     check_all_to_all(out, in, starts_of(receive_counts), starts_of(send_counts), rank());
-    if (!comm_) {
+    if (!connect()) {
       out.copy_(in);
       return;
     }
-    run("all_to_all", {out, in}, [&](cudaStream_t stream) {
+    run("all_to_all", {out, in}, transport_->now, [&](cudaStream_t stream) {
       return grouped([&] {
         const auto width = static_cast<size_t>(in.element_size());
         auto* to = static_cast<std::byte*>(out.data_ptr());
@@ -217,19 +230,19 @@ class NcclCommunicator final : public Communicator {
 
   void broadcast(torch::Tensor t, int root) override {
     if (t.is_cpu()) return host_->broadcast(t, root);
-    if (!comm_) return;
+    if (!connect()) return;
     check_contiguous(t, "broadcast");
-    run("broadcast", {t}, [&](cudaStream_t stream) {
+    run("broadcast", {t}, transport_->now, [&](cudaStream_t stream) {
       return ncclBroadcast(t.data_ptr(), t.data_ptr(), t.nbytes(), ncclUint8, root, comm_, stream);
     })->wait();
   }
 
   // NCCL connects two ranks at their first message, and both must be in the same kind of call then.
   void connect_neighbours() override {
-    if (size() == 1) return;
+    if (!connect()) return;
     const torch::Tensor bytes =
         at::zeros({4}, torch::dtype(torch::kByte).device(torch::kCUDA, transport_->device));
-    run("connect_neighbours", {bytes}, [&](cudaStream_t stream) {
+    run("connect_neighbours", {bytes}, transport_->now, [&](cudaStream_t stream) {
       return grouped([&] {
         auto* at = bytes.data_ptr<uint8_t>();
         for (const int peer : {rank() - 1, rank() + 1}) {
@@ -249,7 +262,7 @@ class NcclCommunicator final : public Communicator {
     check_contiguous(send, "exchange");
     check_contiguous(recv, "exchange");
     TORCH_INTERNAL_ASSERT(comm_, "an exchange in a group of one rank");
-    run("exchange", {send, recv}, [&](cudaStream_t stream) {
+    run("exchange", {send, recv}, transport_->now, [&](cudaStream_t stream) {
       return grouped([&] {
         if (send.defined())
           NCCL_CHECK(ncclSend(send.data_ptr(), send.nbytes(), ncclUint8, to, comm_, stream));
@@ -262,6 +275,21 @@ class NcclCommunicator final : public Communicator {
  private:
   std::string label(const char* verb) const {
     return "NCCL: rank " + std::to_string(rank()) + " of the group " + name_ + ": " + verb;
+  }
+
+  // Makes the group's own communicator, if it has none yet: by the first verb, which all members
+  // call. Returns whether there is one.
+  bool connect() {
+    if (comm_ || (size() == 1 && !always_)) return comm_ != nullptr;
+    const torch::Tensor id = torch::zeros({sizeof(ncclUniqueId)}, torch::kByte);
+    auto* unique = reinterpret_cast<ncclUniqueId*>(id.data_ptr());
+    if (rank() == 0) NCCL_CHECK(ncclGetUniqueId(unique));
+    host_->broadcast(id, 0);
+    const auto made = std::make_shared<std::atomic<bool>>(false);
+    transport_->watchdog.watch(label("init"), [made] { return made->load(); });
+    NCCL_CHECK(ncclCommInitRank(&comm_, size(), *unique, rank()));
+    *made = true;
+    return true;
   }
 
   template <class Calls>
@@ -288,13 +316,14 @@ class NcclCommunicator final : public Communicator {
     });
   }
 
-  // Makes `call` in the transport's stream, after all work in the current one, and watches it. The
-  // current stream waits for it when the result is waited for or destroyed.
+  // Makes `call` in one of the transport's streams, after all work in the current one and the
+  // group's last call, and watches it. The current stream waits for it when the result is waited
+  // for or destroyed.
   template <class Call>
   std::unique_ptr<Pending> run(const char* verb, std::vector<torch::Tensor> tensors,
-                               const Call& call) {
-    const cudaStream_t stream = transport_->stream;
+                               cudaStream_t stream, const Call& call) {
     CudaEvent(c10::cuda::getCurrentCUDAStream()).hold_back(stream);
+    if (last_) last_->done->hold_back(stream);
     // Watched from here on, because the call itself may wait for a peer to connect.
     const auto called = std::make_shared<Called>();
     transport_->watchdog.watch(label(verb), [called, comm = comm_, device = transport_->device] {
@@ -308,13 +337,16 @@ class NcclCommunicator final : public Communicator {
     nccl_check(call(stream), label(verb).c_str(), comm_);
     called->done = std::make_shared<const CudaEvent>(stream);
     called->returned = true;
+    last_ = called;
     return std::make_unique<InStream>(called->done, std::move(tensors));
   }
 
   CommPtr host_;
   std::string name_;
   std::shared_ptr<Transport> transport_;
+  bool always_;
   ncclComm_t comm_ = nullptr;
+  std::shared_ptr<const Called> last_;
 };
 
 }  // namespace

@@ -4,8 +4,9 @@
 
 namespace anymesh::pretend {
 
-// Returns the ranks of `host`, with verbs that run in a stream of their own beside the computation,
-// as NCCL's do. A caller that touches their tensors before it waits breaks the device's order.
+// Returns the ranks of `host`, with verbs that run in two streams of their own, as NCCL's do: those
+// that the computation waits for at once, and those that run beside it. A caller that touches their
+// tensors before it waits breaks the device's order.
 CommPtr stream_communicator(CommPtr host);
 
 }  // namespace anymesh::pretend
