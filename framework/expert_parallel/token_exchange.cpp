@@ -82,40 +82,48 @@ struct BringBack : torch::autograd::Function<BringBack> {
   }
 };
 
+// Returns the places of the least values first, and of equal ones in their order.
+torch::Tensor sorted_places(const torch::Tensor& values) {
+  return at::argsort(values, /*stable=*/true, /*dim=*/0, /*descending=*/false);
+}
+
+torch::Tensor inverse_of(const torch::Tensor& order) {
+  return at::empty_like(order).scatter_(0, order, at::arange(order.numel(), order.options()));
+}
+
 }  // namespace
 
 TokenExchange::TokenExchange(const torch::Tensor& experts, int64_t count, const ExpertParallel& ep)
     : plan_(c10::make_intrusive<Plan>()) {
-  const torch::Tensor choices = experts.flatten(),
-                      mine = at::bincount(choices, {}, count).cpu();  // by expert
-  plan_->order = at::argsort(choices, /*stable=*/true, /*dim=*/0, /*descending=*/false);
-  plan_->places = at::empty_like(plan_->order)
-                      .scatter_(0, plan_->order, at::arange(choices.numel(), choices.options()))
-                      .view_as(experts);
+  const torch::Tensor choices = experts.flatten();
+  plan_->order = sorted_places(choices);
+  plan_->places = inverse_of(plan_->order).view_as(experts);
   const int64_t ranks = ep.size(), own = count / ranks;
-  if (ranks == 1) {
-    plan_->counts.assign(mine.const_data_ptr<int64_t>(), mine.const_data_ptr<int64_t>() + count);
-    return;
+  torch::Tensor rows = at::zeros({2, count}, choices.options());  // [to, from] each rank, by expert
+  const torch::Tensor mine = rows[0], theirs = rows[1];           // [ranks, own], flat
+  mine.index_add_(0, choices, at::ones_like(choices));
+  if (ranks > 1) {
+    plan_->ep = ep.group;
+    const std::vector<int64_t> each(static_cast<size_t>(ranks), own);
+    ep.group->all_to_all(theirs, mine, each, each);
   }
-  plan_->ep = ep.group;
-  torch::Tensor theirs = at::empty_like(mine);  // [ranks, own]: rows from each for each expert
-  const std::vector<int64_t> each(static_cast<size_t>(ranks), own);
-  ep.group->all_to_all(theirs, mine, each, each);
-  const auto sums = [&](const torch::Tensor& counts, int64_t dim) {
-    const torch::Tensor sum = counts.view({ranks, own}).sum(dim);
+  rows = rows.cpu();  // the one wait
+  const auto sums = [&](int64_t which, int64_t dim) {
+    const torch::Tensor sum = rows[which].view({ranks, own}).sum(dim);
     return std::vector<int64_t>(sum.const_data_ptr<int64_t>(),
                                 sum.const_data_ptr<int64_t>() + sum.numel());
   };
-  plan_->sent = sums(mine, 1);
-  plan_->received = sums(theirs, 1);
-  plan_->counts = sums(theirs, 0);
+  plan_->counts = sums(ranks > 1 ? 1 : 0, 0);
+  if (ranks == 1) return;
+  plan_->sent = sums(0, 1);
+  plan_->received = sums(1, 1);
+  const int64_t arriving = rows[1].sum().item<int64_t>();
   const torch::Tensor expert_of =  // each arrived row's
-      at::arange(own).repeat({ranks}).repeat_interleave(theirs);
-  const torch::Tensor sorted =
-      at::argsort(expert_of, /*stable=*/true, /*dim=*/0, /*descending=*/false);
-  plan_->sorted = sorted.to(choices.device());
-  plan_->arrived =
-      at::empty_like(sorted).scatter_(0, sorted, at::arange(sorted.numel())).to(choices.device());
+      at::arange(own, choices.options())
+          .repeat({ranks})
+          .repeat_interleave(theirs, /*dim=*/0, /*output_size=*/arriving);
+  plan_->sorted = sorted_places(expert_of);
+  plan_->arrived = inverse_of(plan_->sorted);
 }
 
 TokenExchange::~TokenExchange() = default;
