@@ -18,6 +18,14 @@ std::vector<MicroBatch> micro_batches(const SampleSource& data, const ProcessGri
                                       int64_t rows, int64_t first, int64_t count,
                                       std::optional<uint64_t> dropout_seed,
                                       bool all_stages = false);
+// The two halves of it. The first may run on a thread of its own; its tensors are the host's. The
+// second makes one copy of all inputs and one of all labels, which the host does not wait for.
+std::vector<MicroBatch> read_micro_batches(const SampleSource& data, const ProcessGrid& grid,
+                                           int64_t rows, int64_t first, int64_t count,
+                                           std::optional<uint64_t> dropout_seed,
+                                           bool all_stages = false);
+void move_to(torch::Device device, std::vector<MicroBatch>& batches);
+
 // The same of tokens.
 std::vector<MicroBatch> micro_batches(const Dataset& data, const ProcessGrid& grid, int64_t rows,
                                       int64_t first, int64_t count,

@@ -127,8 +127,27 @@ std::optional<std::vector<MicroBatch>> Trainer::next_batch() {
   if (size != step_samples_ && plan_.ramp.samples > 0)
     log_.line(c10::str("batches of ", size, " samples from iteration ", state_.iteration + 1));
   step_samples_ = size;
-  return micro_batches_of(*data_.train, state_.consumed_train_samples, size / plan_.samples_at_once,
-                          state_.dropout_seed);
+  std::vector<MicroBatch> batches = read_train(state_.consumed_train_samples);
+  move_to(grid_.device, batches);
+  return batches;
+}
+
+// Reads a step's batches. Beside a device, those of the step after are read meanwhile.
+std::vector<MicroBatch> Trainer::read_train(int64_t first) {
+  const auto size = [&](int64_t at) { return plan_.ramp.batch_size(at, plan_.global_batch_size); };
+  const auto read = [this, size](int64_t at) {
+    return read_micro_batches(*data_.train, grid_, config_.batch.micro_batch_size, at,
+                              size(at) / plan_.samples_at_once, state_.dropout_seed,
+                              config_.engine.model.all_stages_read_data);
+  };
+  const bool is_next = ahead_.valid() && ahead_first_ == first;
+  std::vector<MicroBatch> batches = is_next ? ahead_.get() : read(first);
+  ahead_ = {};
+  if (!grid_.device.is_cpu() && state_.iteration + 1 < plan_.train_iters) {
+    ahead_first_ = first + size(first);
+    ahead_ = std::async(std::launch::async, read, ahead_first_);
+  }
+  return batches;
 }
 
 std::vector<MicroBatch> Trainer::micro_batches_of(const SampleSource& data, int64_t first,
@@ -202,13 +221,13 @@ void Trainer::report_profile(const StepReport& report) {
     spans.insert(spans.end(), kernels.begin(), kernels.end());
     kernels_.reset();
   }
-  const std::string table = table_of(spans, report.elapsed_ms, *grid_.world);
+  const std::string table = table_of(spans, report.elapsed_ms, *grid_.reports);
   log_.line(c10::str("profile of iteration ", report.iteration, "\n", table));
   log_.record(report.iteration,
               {{"event", "profile"}, {"iteration", report.iteration}, {"table", table}});
   if (config_.run.trace.empty()) return;
   try {
-    write_trace(config_.run.trace, spans, *grid_.world);
+    write_trace(config_.run.trace, spans, *grid_.reports);
   } catch (const CollectiveError& error) {
     log_.line(c10::str("WARNING: ", error.what(), ". Training continues without it"));
   }

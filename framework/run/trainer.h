@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <functional>
+#include <future>
 #include <optional>
 #include <vector>
 
@@ -53,6 +54,7 @@ class Trainer {
   bool due(int64_t interval) const { return interval > 0 && state_.iteration % interval == 0; }
   std::vector<MicroBatch> micro_batches_of(const SampleSource& data, int64_t first, int64_t count,
                                            std::optional<uint64_t> dropout_seed) const;
+  std::vector<MicroBatch> read_train(int64_t first);
   void report_profile(const StepReport& report);
   Metrics metrics_of_step(const StepReport& report, const std::vector<MicroBatch>& batches);
   void evaluate(const char* when);
@@ -82,6 +84,8 @@ class Trainer {
   std::optional<Profiler> profiler_;       // during --profile-step
   std::optional<KernelRecorder> kernels_;  // on a GPU
   CommCounts last_step_;
+  std::future<std::vector<MicroBatch>> ahead_;  // read for the next step, from this sample on
+  int64_t ahead_first_ = 0;
 };
 
 }  // namespace anymesh

@@ -4,7 +4,9 @@
 // are processes, since each has a device of its own.
 
 #include "framework/checkpoint/host_reader.h"
+#include "framework/data/mock_dataset.h"
 #include "framework/profile/profiler.h"
+#include "framework/run/micro_batches.h"
 #include "framework/zero/memory.h"
 #include "tests/pretend/device.h"
 #include "tests/pretend/stream_communicator.h"
@@ -94,17 +96,36 @@ RANKS_TEST_F(OnPretendDevice, MicroBatchesCauseNoWait) {
   TinyOptions own = options(kPretend);
   own.world = pretend::stream_communicator(alone);
   TinyRun run({}, 0, own);
-  const auto waits_of = [&](size_t micro_batches) {
-    std::vector<MicroBatch> batches = run.batches();
-    batches.resize(micro_batches);
+  const MockDataset data(64, run.config.seq_length, run.config.vocab_size, /*seed=*/1);
+  const auto waits_of = [&](int64_t count) {
     const int64_t before = pretend::waits();
-    run.engine.train_batch(batches);
+    run.engine.train_batch(micro_batches(data, run.grid, 1, 0, count, /*dropout_seed=*/{}));
     return pretend::waits() - before;
   };
   waits_of(1);
   const int64_t one = waits_of(1);
   EXPECT_EQ(waits_of(4), one);
   EXPECT_LE(one, 3);  // the loss, the gradients' norm
+}
+
+// A layer with experts waits once for each micro-batch, with its experts here or elsewhere.
+RANKS_TEST_F(OnPretendDevice, AnExpertLayerWaitsOnce) {
+  for (const Topology& mesh : {kData, Topology{.dp_size = 4, .ep_size = 4}}) {
+    TinyOptions own = options(kPretend);
+    own.gpt = with_flags(own.gpt,
+                         "--swiglu --disable-bias-linear --ffn-hidden-size 8 "
+                         "--moe-ffn-hidden-size 8 --num-experts 4 --moe-aux-loss-coeff 0.1");
+    TinyRun run(mesh, 0, own);
+    const MockDataset data(64, run.config.seq_length, run.config.vocab_size, /*seed=*/1);
+    const auto waits_of = [&](int64_t count) {
+      const int64_t before = pretend::waits();
+      run.engine.train_batch(micro_batches(data, run.grid, 1, 0, count, /*dropout_seed=*/{}));
+      return pretend::waits() - before;
+    };
+    waits_of(1);
+    const int64_t one = waits_of(1), layers = run.config.num_layers;
+    EXPECT_EQ(waits_of(3) - one, 2 * layers) << mesh.ep_size;
+  }
 }
 
 RANKS_TEST_F(OnPretendDevice, AReaderHasTheBytesOfTheMomentItWasMade) {
