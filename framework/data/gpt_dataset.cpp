@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <string_view>
 #include <utility>
 
-#include "framework/data/numpy_random.h"
 #include "framework/util/errors.h"
 #include "framework/util/format.h"
 #include "framework/util/parse_number.h"
@@ -33,12 +31,6 @@ std::array<double, 3> parse_weights(const std::string& split) {
   const double sum = weights[0] + weights[1] + weights[2];
   if (!(sum > 0 && std::isfinite(sum))) throw_error(expected);
   return weights;
-}
-
-int64_t count_tokens(const IndexedDataset& corpus, DocumentRange documents) {
-  int64_t tokens = 0;
-  for (int64_t i = documents.first; i < documents.last; ++i) tokens += corpus.length(i);
-  return tokens;
 }
 
 // Returns whether the last epoch is shuffled by itself, because little of it is used. Mixed with
@@ -87,7 +79,7 @@ GptDataset::GptDataset(std::shared_ptr<const IndexedDataset> corpus, DocumentRan
   if (documents.first < 0 || documents.last > corpus_->size() || documents.size() <= 0)
     throw_error(what, "--split leaves documents [", documents.first, ", ", documents.last, ") of ",
                 corpus_->size(), ", expected at least one");
-  const int64_t tokens = count_tokens(*corpus_, documents);
+  const int64_t tokens = corpus_->tokens(documents.first, documents.last);
   if (seq_length < 1 || tokens <= seq_length)
     throw_error(what, documents.size(), " documents have ", tokens,
                 " tokens, expected at least --seq-length (", seq_length, ") + 1");
@@ -103,50 +95,23 @@ GptDataset::GptDataset(std::shared_ptr<const IndexedDataset> corpus, DocumentRan
                 " samples: expected at most 2^31 - 1 of each");
 
   const bool last_apart = keep_last_epoch_apart(epochs, tokens, num_samples, seq_length);
-  std::mt19937 rng(seed);
-  order_documents(documents, epochs, last_apart, rng);
-  locate_samples(count);
-  sample_order_.resize(count);
-  std::iota(sample_order_.begin(), sample_order_.end(), 0);
-  const int64_t mixed = last_apart ? ((epochs - 1) * tokens - 1) / seq_length : count;
-  numpy_shuffle(std::span(sample_order_).first(mixed), rng);
-  numpy_shuffle(std::span(sample_order_).subspan(mixed), rng);
-}
-
-void GptDataset::order_documents(DocumentRange documents, int64_t epochs, bool last_apart,
-                                 std::mt19937& rng) {
-  document_order_.resize(epochs * documents.size());
-  for (size_t i = 0; i < document_order_.size(); ++i)
-    document_order_[i] = static_cast<int32_t>(documents.first + i % documents.size());
-  const int64_t mixed = (last_apart ? epochs - 1 : epochs) * documents.size();
-  numpy_shuffle(std::span(document_order_).first(mixed), rng);
-  numpy_shuffle(std::span(document_order_).subspan(mixed), rng);
-}
-
-// Sample i begins at token i * seq_length of the documents laid end to end; the last position is
-// the end.
-void GptDataset::locate_samples(int64_t count) {
-  positions_.reserve(count + 1);
-  Position at;
-  positions_.push_back(at);
-  for (int64_t i = 0; i < count; ++i) {
-    int64_t ahead = seq_length_;
-    int64_t rest = corpus_->length(document_order_[at.entry]) - at.offset;
-    while (ahead >= rest) {
-      ahead -= rest;
-      at = {at.entry + 1, 0};
-      rest = corpus_->length(document_order_[at.entry]);
-    }
-    at.offset += static_cast<int32_t>(ahead);
-    positions_.push_back(at);
-  }
+  order_ = anymesh::sample_order(
+      *corpus_,
+      {.documents = documents,
+       .epochs = epochs,
+       .samples = count,
+       .mixed_samples = last_apart ? ((epochs - 1) * tokens - 1) / seq_length : count,
+       .last_apart = last_apart,
+       .seq_length = seq_length,
+       .seed = seed},
+      name_);
 }
 
 void GptDataset::sample(int64_t index, std::span<int64_t> out) const {
   check_request(name_, index, out);
-  Position at = positions_[sample_order_[index]];
+  Position at = order_.positions[order_.samples[index]];
   while (!out.empty()) {
-    const int32_t document = document_order_[at.entry];
+    const int32_t document = order_.documents[at.entry];
     const size_t count = std::min<size_t>(out.size(), corpus_->length(document) - at.offset);
     corpus_->read(document, at.offset, out.first(count));
     out = out.subspan(count);

@@ -16,23 +16,14 @@
 #include <array>
 #include <cstdint>
 #include <memory>
-#include <random>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "framework/data/dataset.h"
 #include "framework/data/indexed_dataset.h"
+#include "framework/data/sample_order.h"
 
 namespace anymesh {
-
-struct DocumentRange {
-  int64_t first = 0;
-  int64_t last = 0;  // exclusive
-
-  int64_t size() const { return last - first; }
-  bool operator==(const DocumentRange&) const = default;
-};
 
 // Splits by --split "969, 30, 1" (or with '/'): train, valid and test documents in proportion to
 // the weights, which need not add up to anything. Missing weights are 0, and a part may come out
@@ -53,38 +44,27 @@ SampleCounts sample_counts(int64_t iteration, int64_t train_iters, int64_t globa
 
 class GptDataset final : public Dataset {
  public:
-  // The start of a sample: an entry of document_order() and a token offset in that document.
-  struct Position {
-    int32_t entry = 0;
-    int32_t offset = 0;
-
-    bool operator==(const Position&) const = default;
-  };
+  using Position = SamplePosition;
 
   // Holds at least num_samples samples, since the last epoch is kept whole. `name` ("train") is for
   // error messages.
   GptDataset(std::shared_ptr<const IndexedDataset> corpus, DocumentRange documents,
              int64_t num_samples, int seq_length, uint32_t seed, std::string name);
 
-  int64_t size() const override { return static_cast<int64_t>(sample_order_.size()); }
+  int64_t size() const override { return static_cast<int64_t>(order_.samples.size()); }
   int seq_length() const override { return seq_length_; }
   void sample(int64_t index, std::span<int64_t> out) const override;
 
   // Megatron's doc_idx, sample_idx and shuffle_idx.
-  std::span<const int32_t> document_order() const { return document_order_; }
-  std::span<const Position> positions() const { return positions_; }  // size() + 1
-  std::span<const uint32_t> sample_order() const { return sample_order_; }
+  std::span<const int32_t> document_order() const { return order_.documents; }
+  std::span<const Position> positions() const { return order_.positions; }  // size() + 1
+  std::span<const uint32_t> sample_order() const { return order_.samples; }
 
  private:
-  void order_documents(DocumentRange documents, int64_t epochs, bool last_apart, std::mt19937& rng);
-  void locate_samples(int64_t count);
-
   std::shared_ptr<const IndexedDataset> corpus_;
   int seq_length_;
   std::string name_;
-  std::vector<int32_t> document_order_;
-  std::vector<Position> positions_;
-  std::vector<uint32_t> sample_order_;
+  SampleOrder order_;
 };
 
 }  // namespace anymesh

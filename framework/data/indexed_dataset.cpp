@@ -104,6 +104,20 @@ MappedFile::~MappedFile() {
   if (!bytes_.empty()) munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 
+void MappedFile::forget() const {
+  if (!bytes_.empty()) madvise(const_cast<std::byte*>(bytes_.data()), bytes_.size(), MADV_DONTNEED);
+}
+
+// Calls visit(i) for sequences [first, last). The index may be larger than the rest of a process.
+template <class Visit>
+void IndexedDataset::for_each(int64_t first, int64_t last, const Visit& visit) const {
+  constexpr int64_t kAtOnce = 1 << 20;
+  for (int64_t begin = first; begin < last; begin += kAtOnce) {
+    for (int64_t i = begin; i < std::min(begin + kAtOnce, last); ++i) visit(i);
+    if (last - first > kAtOnce) index_.forget();
+  }
+}
+
 IndexedDataset::IndexedDataset(const std::string& prefix)
     : prefix_(prefix), index_(prefix + ".idx"), tokens_(prefix + ".bin") {
   check_header();
@@ -141,7 +155,7 @@ void IndexedDataset::check_sequences() const {
   const uint64_t room = tokens_.bytes().size();
   const uint64_t item = token_bytes(type_);
   uint64_t next = 0;
-  for (int64_t i = 0; i < size_; ++i) {
+  for_each(0, size_, [&](int64_t i) {
     const int64_t tokens = length(i);
     if (tokens < 0)
       refuse_at(index_.path(), kHeaderBytes + 4 * i, "sequence ", i, " has length ", tokens);
@@ -154,14 +168,14 @@ void IndexedDataset::check_sequences() const {
       refuse_at(index_.path(), kHeaderBytes + 4 * size_ + 8 * i, "sequence ", i, " begins at byte ",
                 start, ", expected ", next, ", where the one before it ends");
     next = start + tokens * item;
-  }
+  });
 }
 
 void IndexedDataset::check_documents() const {
   const uint64_t start = kHeaderBytes + 12 * size_;
   if (entries_ == 0) refuse_at(index_.path(), kDocumentsOffset, "the document index is empty");
   int64_t previous = 0;
-  for (int64_t i = 0; i < entries_; ++i) {
+  for_each(0, entries_, [&](int64_t i) {
     const auto first = load<int64_t>(index_.bytes(), start + 8 * i);
     const int64_t lowest = i == entries_ - 1 ? size_ : previous;
     const int64_t highest = i == 0 ? lowest : size_;
@@ -169,7 +183,7 @@ void IndexedDataset::check_documents() const {
       refuse_at(index_.path(), start + 8 * i, "entry ", i, " of the document index is ", first,
                 ", expected ", lowest, " to ", highest);
     previous = first;
-  }
+  });
 }
 
 // Throws if .bin holds more beyond the last sequence than one end token per document. That happens
@@ -190,10 +204,16 @@ int64_t IndexedDataset::length(int64_t sequence) const {
   return load<int32_t>(index_.bytes(), kHeaderBytes + 4 * sequence);
 }
 
+int64_t IndexedDataset::tokens(int64_t first, int64_t last) const {
+  int64_t tokens = 0;
+  for_each(first, last, [&](int64_t i) { tokens += length(i); });
+  return tokens;
+}
+
 uint64_t IndexedDataset::fingerprint() const {
   constexpr size_t kSample = 4096;
   uint64_t hash = kFnvStart;
-  for (int64_t i = 0; i < size_; ++i) hash = fnv_next(hash, static_cast<uint64_t>(length(i)));
+  for_each(0, size_, [&](int64_t i) { hash = fnv_next(hash, static_cast<uint64_t>(length(i))); });
   const std::string_view tokens(reinterpret_cast<const char*>(tokens_.bytes().data()),
                                 tokens_.bytes().size());
   return fnv(tokens.substr(tokens.size() - std::min(kSample, tokens.size())),

@@ -51,6 +51,8 @@ class MappedFile {
 
   const std::filesystem::path& path() const { return path_; }
   std::span<const std::byte> bytes() const { return bytes_; }
+  // Takes what has been read out of this process's memory. It comes back when it is read again.
+  void forget() const;
 
  private:
   std::filesystem::path path_;
@@ -64,8 +66,9 @@ class IndexedDataset {
 
   const std::string& prefix() const { return prefix_; }
   TokenType token_type() const { return type_; }
-  int64_t size() const { return size_; }   // sequences
-  int64_t length(int64_t sequence) const;  // tokens of one sequence
+  int64_t size() const { return size_; }              // sequences
+  int64_t length(int64_t sequence) const;             // tokens of one sequence
+  int64_t tokens(int64_t first, int64_t last) const;  // of sequences [first, last)
 
   // Returns a hash of the lengths, and of the first and last 4 KiB of tokens. It tells another
   // corpus without reading this one.
@@ -81,6 +84,8 @@ class IndexedDataset {
   void check_documents() const;
   void check_rest() const;
   int64_t begin(int64_t sequence) const;  // byte offset in .bin
+  template <class Visit>
+  void for_each(int64_t first, int64_t last, const Visit& visit) const;
 
   std::string prefix_;
   MappedFile index_;
