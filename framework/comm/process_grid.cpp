@@ -5,38 +5,46 @@
 namespace anymesh {
 
 ProcessGrid::ProcessGrid(CommPtr world_group, Topology mesh, CommCounts* comm_counts,
-                         torch::Device where)
+                         torch::Device where, int rank)
     : topology(mesh),
-      coord(mesh.coord_of(world_group->rank())),
+      coord(mesh.coord_of(rank < 0 ? world_group->rank() : rank)),
       world(counted(std::move(world_group), "world", comm_counts)),
       counts(comm_counts),
       device(where) {
   TORCH_INTERNAL_ASSERT(world->size() == topology.world_size());
-  const int rank = world->rank();
-  const auto [pp_rank, dp_rank, tp_rank] = coord;
-  const auto group = [&](const char* name, int color) {
-    return counted(world->split(color, rank, name), name, counts);
+  reports = rank < 0 ? world : world->split(0, 0);
+  // The color is a function of a rank's coordinates.
+  const auto group = [&](const char* name, const auto& color) {
+    const auto color_of = [&](int other) { return color(topology.coord_of(other)); };
+    return counted(world->split_by(color_of, name), name, counts);
   };
-  tp = group("tp", topology.rank_of({pp_rank, dp_rank, 0}));
-  pp = group("pp", topology.rank_of({0, dp_rank, tp_rank}));
-  dp = group("dp", topology.rank_of({pp_rank, 0, tp_rank}));
-  const auto first_of = [&](int expert_rank) {
-    return topology.rank_of(topology.expert_coord_of(coord.pp, coord.tp, expert_rank));
+  const auto first_of = [&](const Coord& c, int expert_rank) {
+    return topology.rank_of(topology.expert_coord_of(c.pp, c.tp, expert_rank));
   };
-  ep = group("ep", first_of(topology.edp_rank_of(coord) * topology.ep_size));
+  tp = group("tp", [&](const Coord& c) { return topology.rank_of({c.pp, c.dp, 0}); });
+  pp = group("pp", [&](const Coord& c) { return topology.rank_of({0, c.dp, c.tp}); });
+  dp = group("dp", [&](const Coord& c) { return topology.rank_of({c.pp, 0, c.tp}); });
+  ep = group("ep", [&](const Coord& c) {
+    return first_of(c, topology.edp_rank_of(c) * topology.ep_size);
+  });
   edp = topology.ep_size == 1 && !topology.whole_experts
             ? dp
-            : group("edp", first_of(topology.ep_rank_of(coord)));
-  model = group("model", dp_rank);
+            : group("edp", [&](const Coord& c) { return first_of(c, topology.ep_rank_of(c)); });
+  model = group("model", [](const Coord& c) { return c.dp; });
   // A middle stage is alone. Its color is its own rank, which no first stage has.
-  const bool at_an_end = is_first_stage() || is_last_stage();
-  embedding = group("embedding", at_an_end ? topology.rank_of({0, dp_rank, tp_rank}) : rank);
+  embedding = group("embedding", [&](const Coord& c) {
+    const bool at_an_end = c.pp == 0 || c.pp == topology.pp_size - 1;
+    return topology.rank_of({at_an_end ? 0 : c.pp, c.dp, c.tp});
+  });
 }
 
 CommPtr ProcessGrid::holders(bool experts) const {
-  const int color = coord.pp * topology.ep_size + (experts ? topology.ep_rank_of(coord) : 0);
   const char* name = experts ? "expert holders" : "holders";
-  return counted(world->split(color, world->rank(), name), name, counts);
+  const auto color_of = [&](int other) {
+    const Coord c = topology.coord_of(other);
+    return c.pp * topology.ep_size + (experts ? topology.ep_rank_of(c) : 0);
+  };
+  return counted(world->split_by(color_of, name), name, counts);
 }
 
 std::string describe(const Topology& t) {

@@ -35,9 +35,10 @@ struct SameBits {
 //
 // With `counts`, which must outlive the grid, the groups count their traffic under these names.
 struct ProcessGrid {
-  // REQUIRES: the world's verbs take tensors on `device`, where this rank computes.
+  // REQUIRES: the world's verbs take tensors on `device`, where this rank computes. `rank` is this
+  // one in the mesh, where the world does not tell it (lone_job.h).
   ProcessGrid(CommPtr world, Topology topology, CommCounts* counts = nullptr,
-              torch::Device device = torch::kCPU);
+              torch::Device device = torch::kCPU, int rank = -1);
 
   // Returns the ranks that hold slices or replicas of this stage's dense parameters (tp x dp), or
   // of the same experts, in the order of world ranks. Collective.
@@ -49,6 +50,7 @@ struct ProcessGrid {
   Topology topology;
   Coord coord;
   CommPtr world, tp, pp, dp, ep, edp, model, embedding;
+  CommPtr reports;  // ranks whose profiles are put together: the world, or a rank that runs alone
   CommCounts* counts;
   torch::Device device;
   SameBits same_bits = {};

@@ -139,11 +139,12 @@ struct CheckpointConfig {
   std::string kill_switch_file, save_switch_file;
 };
 
-constexpr int kMostLocalRanks = 1024;
+constexpr int kMostLocalRanks = 1024, kMostPretendRanks = 1 << 20;
 constexpr double kMostTimeoutMinutes = 1e6;  // two years; as nanoseconds they fit in 64 bits
 
 struct RunConfig {
   int local_ranks = 0;  // ranks run as threads of this process; 0 = mpirun starts them
+  int pretend_ranks = 0, pretend_rank = 0;  // one rank of so many runs alone; 0 = no
   uint64_t seed = 1234;
   int64_t eval_interval = 1000, eval_iters = 100, log_interval = 100;
   bool eval_given = false;  // a flag asks for validation, not the default

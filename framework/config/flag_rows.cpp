@@ -349,10 +349,19 @@ void add_run_flags(FlagTable& flags, RunConfig& run, EngineConfig& engine) {
        .least = 0,
        .excludes = {"--device cuda: each GPU needs a process of its own; start them by mpirun -n N",
                     "--distributed-backend mpi or nccl: its ranks are threads"}});
+  const std::vector<std::string> of_lone = {"--save: the numbers of a rank alone mean nothing",
+                                            "--load", "--pretrained-checkpoint",
+                                            "--local-ranks: the other ranks do not exist"};
+  flags.add("pretend-ranks", run.pretend_ranks,
+            "run one rank of so many alone, at its true shapes, for its memory, traffic and "
+            "operators (--report-memory, --report-comm, --profile-step); losses mean nothing",
+            {.shown = "none", .least = 0, .most = kMostPretendRanks, .excludes = of_lone});
+  flags.add("pretend-rank", run.pretend_rank, "which one",
+            {.least = 0, .needs = {"--pretend-ranks"}});
   flags.add(
       "distributed-timeout-minutes", run.distributed_timeout_minutes,
       "how long the start, a save, and with NCCL any collective, waits for a rank before it names "
-      "it and stops; with MPI a collective names it and waits on",
+      "it and stops; with MPI a collective names it, and stops after six times as long",
       {.most = kMostTimeoutMinutes, .above = 0});
   flags.add("no-check-for-nan-in-loss-and-grad", engine.check_for_nan,
             "continue after a loss or gradient that is not finite");

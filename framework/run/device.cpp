@@ -66,6 +66,8 @@ Placement place(const Config& config, const Job& job) {
     device = cuda_device(index);
     use_cuda_device(index, config.device.deterministic_mode);
   });
+  if (config.run.pretend_ranks > 0)
+    return {{torch::kCUDA, static_cast<c10::DeviceIndex>(index)}, world, "cuda, " + device.name};
   const bool nccl = config.device.distributed_backend != "mpi";
   if (nccl) check_distinct(device, *world, *local);
   return {{torch::kCUDA, static_cast<c10::DeviceIndex>(index)},

@@ -12,6 +12,7 @@
 
 #include "framework/checkpoint/save/save_folder.h"
 #include "framework/comm/agreement.h"
+#include "framework/comm/lone_job.h"
 #include "framework/comm/mpi_job.h"
 #include "framework/comm/thread_job.h"
 #include "framework/config/parse.h"
@@ -126,8 +127,10 @@ std::vector<std::string> describe(const ModelFacts& model, const Datasets& data,
                                      ? c10::str("; vocabulary of ", model.vocab_size,
                                                 ", padded to ", model.padded_vocab_size)
                                      : "";
-  return {c10::str("model: ", parameters, " parameters, ", of_them, "at most ", largest,
-                   " on a rank", vocabulary),
+  const bool lone = grid.reports->size() < grid.world->size();
+  return {lone ? c10::str("model: ", largest, " parameters on this rank", vocabulary)
+               : c10::str("model: ", parameters, " parameters, ", of_them, "at most ", largest,
+                          " on a rank", vocabulary),
           "memory kept between steps: " + memory_forecast(*grid.world, engine.optimizer()),
           c10::str("data: ", data.counts.train, " samples of ", model.seq_length,
                    " tokens to train on, of ", data.train->size(), " prepared; ", validation)};
@@ -220,6 +223,12 @@ struct CommandLine {
     }
     if (config.run.local_ranks > 0 && started_by_launcher() && error.empty())
       error = "--local-ranks starts ranks, and so does mpirun: leave one of them out";
+    if (config.run.pretend_ranks > 0 && started_by_launcher() && error.empty())
+      error = "--pretend-ranks runs one rank alone: start it without mpirun";
+    if (config.run.pretend_rank > 0 && config.run.pretend_rank >= config.run.pretend_ranks &&
+        error.empty())
+      error = c10::str("--pretend-rank ", config.run.pretend_rank, ": expected less than ",
+                       "--pretend-ranks, ", config.run.pretend_ranks);
   }
 
   const TrainingProgram& program;
@@ -330,8 +339,9 @@ void run(CommandLine& line, const Job& job) try {
   BatchPlan plan = plan_batches(config, world.size());
   CommCounts counts;
   const bool count_calls = config.run.report_comm || config.run.profile_step > 0;
+  const int lone = config.run.pretend_ranks > 0 ? config.run.pretend_rank : -1;
   ProcessGrid grid(placement.world, config.parallel.topology(plan.dp),
-                   count_calls ? &counts : nullptr, placement.device);
+                   count_calls ? &counts : nullptr, placement.device, lone);
   grid.same_bits = SameBits::of(config.parallel.same_bits, config.engine.model.seq_length);
   std::optional<AllocationGauge> allocations;
   if (config.run.report_memory) allocations.emplace(placement.device);
@@ -339,6 +349,7 @@ void run(CommandLine& line, const Job& job) try {
   const auto stage = line.model->make_stage(config, grid, weights_dtype(config.precision));
   check_memory(*stage, config, grid, *job.local());
   EngineConfig of_engine = engine_config(config, plan, outputs.checkpoints);
+  if (lone >= 0) of_engine.check_for_nan = false;
   take_own_schedule(line, world, of_engine.schedule);
   Engine engine(*stage, grid, std::move(of_engine));
 
@@ -358,6 +369,9 @@ void run(CommandLine& line, const Job& job) try {
   const Datasets data =
       make_same_datasets(config, plan, engine, line.program.datasets ? own : nullptr, report);
   plan_saves(config.checkpoint, plan, engine, report);
+  if (const Coord& at = grid.coord; lone >= 0)
+    report.push_back(c10::str("rank ", lone, " runs alone, of stage ", at.pp, ", dp ", at.dp,
+                              ", tp ", at.tp, ": losses and other values mean nothing"));
   if (const std::string& note = config.engine.model.gpu_note;
       !grid.device.is_cpu() && !note.empty())
     line.parsed.notes.push_back(note);
@@ -390,6 +404,10 @@ int pretrain(int argc, char** argv, const TrainingProgram& program) {
     const MpiEnvironment mpi(&argc, &argv);
     watch.reset();
     run(line, mpi);
+    return stdout_is_written(program.name) ? 0 : 1;
+  }
+  if (line.config.run.pretend_ranks > 0 && line.error.empty()) {
+    run(line, LoneJob(line.config.run.pretend_ranks, line.config.run.pretend_rank));
     return stdout_is_written(program.name) ? 0 : 1;
   }
   try {
