@@ -26,8 +26,8 @@ Examples:
 )";
 
 std::vector<std::string> import_gpt(const ModelDefinition& model,
-                                    const std::filesystem::path& folder) {
-  return import_in_place(dynamic_cast<const Gpt&>(model).gpt(), folder);
+                                    const std::filesystem::path& folder, bool weights_only) {
+  return import_in_place(dynamic_cast<const Gpt&>(model).gpt(), folder, weights_only);
 }
 
 }  // namespace

@@ -53,9 +53,10 @@ struct SaveOptions {
 using CustomLoadFn = std::function<std::optional<torch::Tensor>(const Checkpoint& source,
                                                                 const ParamSpec& parameter)>;
 
-// Makes a universal checkpoint of one that another framework has saved, in the same folder. Returns
-// lines to print.
-using ImportForeign = std::function<std::vector<std::string>(const std::filesystem::path&)>;
+// Makes a universal checkpoint of one that another framework has saved, in the same folder, with or
+// without the optimizer's states. Returns lines to print.
+using ImportForeign =
+    std::function<std::vector<std::string>(const std::filesystem::path&, bool weights_only)>;
 
 // The arguments of DeepSpeedEngine.load_checkpoint, with its names and defaults, followed by ours.
 struct LoadOptions {

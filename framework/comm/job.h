@@ -15,8 +15,8 @@ void print_warning(const std::string& text);  // to stderr
 
 [[noreturn]] void end_process(const std::string& text);  // says it on stderr, and ends the job
 
-// A rank that has waited this long in a verb prints one warning, and waits on. Some time later it
-// ends the job.
+// A rank that has waited this long in a verb prints one warning, and waits on. After kTimes as long
+// it ends the job.
 //
 //   WARNING: [rank 0] has waited 600 s in all_reduce of dp for rank 3, and waits on ...
 struct Patience {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdio>
+
 #include "framework/comm/job.h"
 
 namespace anymesh {
@@ -7,8 +9,8 @@ namespace anymesh {
 // One rank of a job of any size, without the others:
 //
 //   const LoneJob job(64, 5);
-//   const ProcessGrid grid(job.world(), {.pp_size = 4, .dp_size = 2, .tp_size = 8}, nullptr, torch::kCPU,
-//                          job.rank());
+//   const ProcessGrid grid(job.world(), {.pp_size = 4, .dp_size = 2, .tp_size = 8},
+//                          /*counts=*/nullptr, torch::kCPU, job.rank());
 //
 // The rank has its true shapes, memory, operators and calls, and its numbers mean nothing. Verbs
 // answer at once, as if every other rank had sent what this one sends; sums stay as they are, and
@@ -22,7 +24,7 @@ class LoneJob final : public Job {
   CommPtr local() const override;
 
  private:
-  void end(int /*status*/) const override {}
+  void end(int /*status*/) const override { std::fflush(nullptr); }
 
   int ranks_, rank_;
 };

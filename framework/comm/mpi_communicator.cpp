@@ -269,6 +269,16 @@ void abort_quietly(int status) {
     if (abort(status, "", nullptr, 0) == 0) std::_Exit(status);
 }
 
+// Flushes nothing: a rank that hangs may hold the lock of stdout.
+void end_process(const std::string& text) {
+  std::fprintf(stderr, "%s\n", text.c_str());
+  abort_quietly(1);
+  int started = 0;
+  MPI_Initialized(&started);
+  if (started) MPI_Abort(MPI_COMM_WORLD, 1);
+  std::_Exit(1);
+}
+
 MpiEnvironment::MpiEnvironment(int* argc, char*** argv) {
   int provided = 0;
   // A backward on a GPU runs in its own thread, which communicates while the main thread waits.

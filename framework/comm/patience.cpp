@@ -1,21 +1,12 @@
 #include <c10/util/StringUtil.h>
 
 #include <cstdio>
-#include <cstdlib>
 
 #include "framework/comm/job.h"
-#include "framework/comm/mpi_job.h"
 
 namespace anymesh {
 
 void print_warning(const std::string& text) { std::fprintf(stderr, "WARNING: %s\n", text.c_str()); }
-
-void end_process(const std::string& text) {
-  std::fprintf(stderr, "%s\n", text.c_str());
-  std::fflush(nullptr);
-  abort_quietly(1);
-  std::_Exit(1);
-}
 
 std::string Patience::warning(int rank, const char* verb, const std::string& group, bool any,
                               const std::set<int>& late, bool last) const {

@@ -42,9 +42,10 @@ void check_contiguous(const torch::Tensor& t, const char* verb) {
 }
 
 // The state that all groups of a rank share. Verbs that the computation waits for at once have one
-// stream, and those that run beside it have another, so that a gradient's reduction does not hold
-// up a layer's. In each stream a rank's collectives run in the order in which it calls them. This
-// order is the same on all ranks of a group, so no two groups wait for each other.
+// stream. Those that run beside it have another, so that a gradient's reduction does not hold up a
+// layer's sum. In each stream a rank's collectives run in the order in which it calls them. This
+// order is the same on all ranks of a group, so no two groups wait for each other there. Across the
+// streams two of NCCL's kernels run at a time, which fit on a GPU together.
 struct Transport {
   explicit Transport(std::chrono::seconds patience)
       : device(c10::cuda::current_device()),
@@ -153,20 +154,6 @@ class NcclCommunicator final : public Communicator {
     return all_gather(out, in, transport_->beside);
   }
 
-  std::unique_ptr<Pending> all_gather(const torch::Tensor& out, const torch::Tensor& in,
-                                      c10::cuda::CUDAStream stream) {
-    check_contiguous(out, "all_gather");
-    check_contiguous(in, "all_gather");
-    TORCH_INTERNAL_ASSERT(out.numel() == in.numel() * size() && out.dtype() == in.dtype());
-    if (!connect()) {
-      if (out.data_ptr() != in.data_ptr()) out.view(-1).copy_(in.view(-1));
-      return std::make_unique<InStream>(nullptr, std::vector<torch::Tensor>());
-    }
-    return run("all_gather", {out, in}, stream, [&](cudaStream_t to) {
-      return ncclAllGather(in.data_ptr(), out.data_ptr(), in.nbytes(), ncclUint8, comm_, to);
-    });
-  }
-
   void reduce_scatter(torch::Tensor out, torch::Tensor in,
                       const std::vector<int64_t>& counts) override {
     if (in.is_cpu()) return host_->reduce_scatter(out, in, counts);
@@ -177,27 +164,6 @@ class NcclCommunicator final : public Communicator {
                                                 const std::vector<int64_t>& counts) override {
     if (in.is_cpu()) return host_->start_reduce_scatter(out, in, counts);
     return reduce_scatter(out, in, counts, transport_->beside);
-  }
-
-  std::unique_ptr<Pending> reduce_scatter(const torch::Tensor& out, const torch::Tensor& in,
-                                          const std::vector<int64_t>& counts,
-                                          c10::cuda::CUDAStream stream) {
-    check_contiguous(out, "reduce_scatter");
-    check_contiguous(in, "reduce_scatter");
-    TORCH_INTERNAL_ASSERT(out.numel() == counts[static_cast<size_t>(rank())] &&
-                          in.numel() == std::accumulate(counts.begin(), counts.end(), int64_t{0}));
-    c10::NoGradGuard no_grad;
-    const auto dtype = c10::promoteTypes(in.scalar_type(), out.scalar_type());
-    const torch::Tensor terms = in.to(dtype),
-                        sum = out.scalar_type() == dtype ? out : at::empty_like(out, dtype);
-    if (!connect()) {
-      if (sum.data_ptr() != terms.data_ptr()) sum.view(-1).copy_(terms.view(-1));
-      if (!sum.is_same(out)) out.copy_(sum);
-      return nullptr;
-    }
-    auto summed = run("reduce_scatter", {terms, sum}, stream,
-                      [&](cudaStream_t to) { return reduce_scatter(sum, terms, counts, to); });
-    return std::make_unique<Rounded>(std::move(summed), sum, out);
   }
 
   void all_to_all(torch::Tensor out, torch::Tensor in, const std::vector<int64_t>& receive_counts,
@@ -273,6 +239,41 @@ class NcclCommunicator final : public Communicator {
   }
 
  private:
+  std::unique_ptr<Pending> all_gather(const torch::Tensor& out, const torch::Tensor& in,
+                                      c10::cuda::CUDAStream stream) {
+    check_contiguous(out, "all_gather");
+    check_contiguous(in, "all_gather");
+    TORCH_INTERNAL_ASSERT(out.numel() == in.numel() * size() && out.dtype() == in.dtype());
+    if (!connect()) {
+      if (out.data_ptr() != in.data_ptr()) out.view(-1).copy_(in.view(-1));
+      return std::make_unique<InStream>(nullptr, std::vector<torch::Tensor>());
+    }
+    return run("all_gather", {out, in}, stream, [&](cudaStream_t to) {
+      return ncclAllGather(in.data_ptr(), out.data_ptr(), in.nbytes(), ncclUint8, comm_, to);
+    });
+  }
+
+  std::unique_ptr<Pending> reduce_scatter(const torch::Tensor& out, const torch::Tensor& in,
+                                          const std::vector<int64_t>& counts,
+                                          c10::cuda::CUDAStream stream) {
+    check_contiguous(out, "reduce_scatter");
+    check_contiguous(in, "reduce_scatter");
+    TORCH_INTERNAL_ASSERT(out.numel() == counts[static_cast<size_t>(rank())] &&
+                          in.numel() == std::accumulate(counts.begin(), counts.end(), int64_t{0}));
+    c10::NoGradGuard no_grad;
+    const auto dtype = c10::promoteTypes(in.scalar_type(), out.scalar_type());
+    const torch::Tensor terms = in.to(dtype),
+                        sum = out.scalar_type() == dtype ? out : at::empty_like(out, dtype);
+    if (!connect()) {
+      if (sum.data_ptr() != terms.data_ptr()) sum.view(-1).copy_(terms.view(-1));
+      if (!sum.is_same(out)) out.copy_(sum);
+      return nullptr;
+    }
+    auto summed = run("reduce_scatter", {terms, sum}, stream,
+                      [&](cudaStream_t to) { return reduce_scatter(sum, terms, counts, to); });
+    return std::make_unique<Rounded>(std::move(summed), sum, out);
+  }
+
   std::string label(const char* verb) const {
     return "NCCL: rank " + std::to_string(rank()) + " of the group " + name_ + ": " + verb;
   }
@@ -323,7 +324,7 @@ class NcclCommunicator final : public Communicator {
   std::unique_ptr<Pending> run(const char* verb, std::vector<torch::Tensor> tensors,
                                cudaStream_t stream, const Call& call) {
     CudaEvent(c10::cuda::getCurrentCUDAStream()).hold_back(stream);
-    if (last_) last_->done->hold_back(stream);
+    if (last_ && last_stream_ != stream) last_->done->hold_back(stream);
     // Watched from here on, because the call itself may wait for a peer to connect.
     const auto called = std::make_shared<Called>();
     transport_->watchdog.watch(label(verb), [called, comm = comm_, device = transport_->device] {
@@ -338,6 +339,7 @@ class NcclCommunicator final : public Communicator {
     called->done = std::make_shared<const CudaEvent>(stream);
     called->returned = true;
     last_ = called;
+    last_stream_ = stream;
     return std::make_unique<InStream>(called->done, std::move(tensors));
   }
 
@@ -346,7 +348,8 @@ class NcclCommunicator final : public Communicator {
   std::shared_ptr<Transport> transport_;
   bool always_;
   ncclComm_t comm_ = nullptr;
-  std::shared_ptr<const Called> last_;
+  std::shared_ptr<const Called> last_;  // in this stream
+  cudaStream_t last_stream_ = nullptr;
 };
 
 }  // namespace

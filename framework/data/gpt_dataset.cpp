@@ -111,6 +111,8 @@ void GptDataset::sample(int64_t index, std::span<int64_t> out) const {
   check_request(name_, index, out);
   Position at = order_.positions[order_.samples[index]];
   while (!out.empty()) {
+    if (at.entry >= std::ssize(order_.documents))
+      throw_error(name_, " data of ", corpus_->prefix(), ": ends within sample ", index);
     const int32_t document = order_.documents[at.entry];
     const size_t count = std::min<size_t>(out.size(), corpus_->length(document) - at.offset);
     corpus_->read(document, at.offset, out.first(count));

@@ -100,8 +100,8 @@ SampleOrder make_order(const IndexedDataset& corpus, const OrderRule& rule) {
   return {made->documents, made->positions, made->samples, made};
 }
 
-// The arrays of a mapped order, one after the other. The file may be larger than memory, so what has
-// been looked at is forgotten.
+// The arrays of a mapped order, one after the other. The file may be larger than memory, so parts
+// that have been looked at are forgotten.
 class ArrayReader {
  public:
   explicit ArrayReader(const MappedFile& file) : file_(file), at_(sizeof(OrderHeader)) {}
@@ -131,7 +131,7 @@ class ArrayReader {
 
 // Returns the order in a file, if it is the one wanted and undamaged.
 std::optional<SampleOrder> map_order(const fs::path& path, const OrderHeader& wanted) try {
-  if (!fs::exists(path)) return std::nullopt;
+  if (!fs::is_regular_file(path)) return std::nullopt;
   const auto mapped = std::make_shared<const MappedFile>(path);
   if (mapped->bytes().size() != wanted.bytes()) return std::nullopt;
   OrderHeader header;
@@ -158,9 +158,10 @@ std::optional<SampleOrder> map_order(const fs::path& path, const OrderHeader& wa
 // Whether there is no file, or one of ours.
 bool may_replace_order(const fs::path& path) {
   if (!fs::exists(fs::symlink_status(path))) return true;
+  if (!fs::is_regular_file(path)) return false;
   std::array<char, 8> magic{};
   std::ifstream(path, std::ios::binary).read(magic.data(), magic.size());
-  return fs::is_regular_file(path) && magic == kOrderMagic;
+  return magic == kOrderMagic;
 }
 
 void write_order(const fs::path& path, OrderHeader header, const SampleOrder& order) {

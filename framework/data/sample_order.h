@@ -1,10 +1,10 @@
 // The order of a GptDataset's samples: Megatron's doc_idx, sample_idx and shuffle_idx.
 //
 // An order of more than a million entries is kept in a file beside the corpus,
-// PREFIX.train.1234.order, by part and seed: the first process makes it, and all others map it. The
-// file begins with the order's rule and the CRC-32 of the rest. Another run's is made
-// anew in its place, a file of another kind is left alone. Where none can be written, each process
-// has its own order in memory.
+// PREFIX.train.1234.order, by part and seed. The first process makes it, and all others map it. The
+// file begins with the order's rule and the CRC-32 of the rest. An order by another rule is
+// replaced. A file of another kind is left alone. Where none can be written, each process has its
+// own order in memory.
 #pragma once
 
 #include <cstdint>

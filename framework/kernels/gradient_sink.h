@@ -24,8 +24,8 @@ GradientSink* sink_of(const torch::Tensor& leaf);
 // Returns what the leaf's sink says, or 0.
 int64_t rows_of_part(const torch::Tensor& leaf);
 
-// Gives dy^T x to the leaf's sink, for dy [.., n] and x [.., k], and returns an undefined tensor, or
-// returns product(dy, x), as the gradient for autograd.
+// Gives dy^T x to the leaf's sink, for dy [.., n] and x [.., k], and returns an undefined tensor.
+// Without a sink it returns product(dy, x), as the gradient for autograd.
 torch::Tensor gradient_of_product(const torch::Tensor& dy, const torch::Tensor& x,
                                   const torch::Tensor& leaf,
                                   torch::Tensor (*product)(const torch::Tensor&,

@@ -28,8 +28,9 @@ class StageModule {
   virtual ~StageModule() = default;
 
   // Maps hidden to hidden. The first stage ignores `hidden`. The last stage returns the
-  // micro-batch's mean loss, a scalar, or with --same-bits the loss of each sample, [b]. Without labels it returns this rank's logits, [b, s, v/t],
-  // which text generation and Engine::predict() ask for.
+  // micro-batch's mean loss, a scalar, or with --same-bits the loss of each sample, [b]. Without
+  // labels it returns this rank's logits, [b, s, v/t], which text generation and Engine::predict()
+  // ask for.
   virtual torch::Tensor forward(const torch::Tensor& hidden, const MicroBatch& batch) = 0;
 
   // Returns an uninitialised tensor of the shape and dtype that stages send each other.

@@ -272,8 +272,9 @@ void settle(CommandLine& line, Communicator& world) {
             " does not promise the same bits on every mesh; leave it out");
   });
   engine.settings = line.flags.settings();
-  std::erase_if(engine.settings,  // a checkpoint does not keep how ranks were started
-                [](const Setting& setting) { return setting.flag == "local-ranks"; });
+  std::erase_if(engine.settings, [](const Setting& setting) {
+    return setting.flag == "local-ranks" || setting.flag.starts_with("pretend-rank");
+  });  // a checkpoint does not keep how ranks were started
 }
 
 // Puts the program's own schedule, if it has one, in place of the built-in one. Its decay ends with
@@ -356,7 +357,8 @@ void run(CommandLine& line, const Job& job) try {
   const auto& import = line.program.import;
   std::vector<std::string> report = load_start(
       config.checkpoint, engine,
-      import ? [&](const std::filesystem::path& folder) { return import(*line.model, folder); }
+      import ? [&](const std::filesystem::path& folder,
+                   bool weights_only) { return import(*line.model, folder, weights_only); }
              : ImportForeign());
   check_frozen(config, engine, report);
   plan = rest_of(plan, config.batch, engine.state());

@@ -122,8 +122,10 @@ struct TrainingProgram {
   MakeSchedule schedule = nullptr;
 
   // Makes a universal checkpoint of what another framework has saved in a folder (FSDP2, say), in
-  // that folder. For --load FOLDER --universal-checkpoint; rank 0 calls it. Returns lines to print.
-  std::function<std::vector<std::string>(const ModelDefinition&, const std::filesystem::path&)>
+  // that folder, with or without the optimizer's states. For --load FOLDER --universal-checkpoint
+  // and --pretrained-checkpoint FOLDER; rank 0 calls it. Returns lines to print.
+  std::function<std::vector<std::string>(const ModelDefinition&, const std::filesystem::path&,
+                                         bool weights_only)>
       import = nullptr;
 
   // The names of the numbers that on_step returns. They are columns of --loss-csv, which a resumed

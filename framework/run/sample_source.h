@@ -34,7 +34,8 @@ class SampleSource {
 
   // Returns the inputs and labels of these samples, in this order, along dim 0. They are in the
   // host's memory; the caller moves them to the rank's device. Only the ranks of the model's first
-  // and last stages call this.
+  // and last stages call this. Beside a device a thread of its own does, also while another source
+  // is read.
   virtual MicroBatch batch(std::span<const int64_t> samples) const = 0;
 };
 

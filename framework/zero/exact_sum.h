@@ -29,8 +29,8 @@ class ExactSum {
   // The same for the samples' dy^T x [n, k], of dy [b, s, n] and x [b, s, k].
   void add_product(const torch::Tensor& dy, const torch::Tensor& x, const torch::Tensor& sums,
                    bool replaces);
-  // Returns x in units: int64, of the same shape; dense if x is sparse. A sample may have a part for
-  // each of its positions.
+  // Returns x in units: int64, of the same shape; dense if x is sparse. A sample may have a part
+  // for each of its positions.
   torch::Tensor units(const torch::Tensor& x);
   torch::Tensor units_of_parts(const torch::Tensor& x);
   torch::Tensor sum_of_parts(const torch::Tensor& parts);  // [p, ..] -> [..]

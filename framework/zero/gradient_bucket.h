@@ -49,7 +49,8 @@ class GradientBucket {
   size_t params_, first_, arrived_ = 0;
   CommPtr dp_;
   torch::Tensor sums_;
-  // Fragments of ranks that follow one another, as long and as far apart: one copy.
+  // Fragments of one length at equal distances, of ranks that follow one another. One copy fills
+  // them.
   struct Run {
     Fragment first;        // with its start in the buffer
     int64_t rows, stride;  // fragments; from one to the next in the buffer

@@ -101,7 +101,8 @@ void ShardedParams::gather(int unit) {
       // Writes through an alias, because autograd must not take this for a change of the tensor.
       const torch::Tensor whole = shard.param.variable_data().view(-1),
                           parts = p.all.narrow(1, start, part);  // [d, part]
-      const int64_t full = numel / part, rest = numel % part;    // ranks
+      const int64_t full = numel / std::max<int64_t>(1, part),   // ranks
+          rest = numel - full * part;
       whole.narrow(0, 0, numel - rest).view({full, part}).copy_(parts.narrow(0, 0, full));
       if (rest > 0) whole.narrow(0, numel - rest, rest).copy_(parts[full].narrow(0, 0, rest));
     }

@@ -292,13 +292,15 @@ void ZeroOptimizer::gather_params(const Group& group) {
   const int64_t partition = group.layout.partition_numel();
   std::vector<torch::Tensor> flat;
   for (const ParamSpec& spec : group.params) flat.push_back(spec.tensor.detach().view(-1));
+  std::vector<std::vector<Fragment>> fragments;
+  for (int rank = 0; rank < ranks; ++rank) fragments.push_back(group.layout.fragments(rank));
   const int64_t part = gathered_at_once(ranks);
   for (int64_t begin = 0; begin < partition; begin += part) {
     const int64_t count = std::min(part, partition - begin);
     const torch::Tensor bucket = torch::empty({ranks, count}, flat[0].options());
     std::vector<torch::Tensor> params, places;  // parts of parameters, and theirs in the bucket
     const auto add = [&](int rank) {
-      for (const Fragment& f : group.layout.fragments(rank)) {
+      for (const Fragment& f : fragments[static_cast<size_t>(rank)]) {
         const int64_t from = std::max(f.partition_start, begin),
                       to = std::min(f.partition_start + f.numel, begin + count);
         if (from >= to) continue;

@@ -108,9 +108,8 @@ class ZeroOptimizer final : public UnitObserver {
   int64_t steps = 0;  // made so far
 
  private:
-  // Elements of a gradient bucket, and of each partition that are gathered at a time, unless so
-  // many ranks would make a buffer of more than eight buckets.
-  static constexpr int64_t kBucket = int64_t{1} << 22;
+  static constexpr int64_t kBucket = int64_t{1} << 22;  // elements of a gradient bucket
+  // Elements of each partition that are gathered at a time. All ranks' make at most eight buckets.
   static constexpr int64_t gathered_at_once(int ranks) {
     return std::clamp(8 * kBucket / ranks, int64_t{1}, kBucket);
   }

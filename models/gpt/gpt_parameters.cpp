@@ -104,9 +104,9 @@ class Builder {
     add({.name = name + "bias", .shape = {out}, .weight_decay = false, .tp_sum = Sum::kOfSequence});
   }
 
-  // The adapter of a matrix [out, in] that tp cuts along `dim`, if it has one. A normal distribution
-  // has the deviation of PEFT's uniform one, 1 / sqrt(3 in), and B begins with zeros. A rank's part
-  // of one of the two has a partial gradient of the other, which is whole.
+  // The adapter of a matrix [out, in] that tp cuts along `dim`, if it has one. A normal
+  // distribution has the deviation of PEFT's uniform one, 1 / sqrt(3 in), and B begins with zeros.
+  // A rank's part of one of the two has a partial gradient of the other, which is whole.
   void adapter(const std::string& part, int64_t in, int64_t out, int dim) {
     if (!adapted_.contains(part.substr(part.rfind('.') + 1))) return;
     const auto trained = [&](GptParameter matrix, bool is_cut) {

@@ -289,8 +289,10 @@ def trained_here(flags, framework, rows, *more):
 def goes_on_here(name, mesh, losses):
     framework, flags = LLAMAS[name][0], imported(name)
     own = CUT / f"{name}{mesh[2] if mesh else ''}"
-    if mesh and framework != "deepspeed":  # from a folder of the framework itself
+    if mesh and framework != "deepspeed":  # from a folder of the framework itself, to it, and on from there
         flags[flags.index("--load") + 1] = shutil.copytree(SAVED / name, own)
+        mesh = [*mesh, "--save", own, "--exit-interval", STEPS + 2]
+        expect(len(trained_here([*flags, *mesh], framework, own.with_suffix(".csv"))) == 2, "it did not stop")
     mine = trained_here([*flags, *mesh], framework, own.with_suffix(".csv"))
     expect(sorted(mine) == [STEPS + 1, STEPS + 2, STEPS + 3], f"iterations {sorted(mine)}")
     off = furthest(list(mine.values()), losses)

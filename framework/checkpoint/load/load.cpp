@@ -50,9 +50,6 @@ std::string nothing_in(const fs::path& load_dir, bool universal) {
                     shell_word(folder.parent_path()), " --load-tag ", shell_word(folder.filename()),
                     fs::exists(folder / kZeroFolder) ? " --universal-checkpoint" : "");
   }
-  if (is_foreign(load_dir))
-    return c10::str("--load ", load_dir.string(),
-                    ": another framework saved this; add --universal-checkpoint");
   const bool other = fs::exists(load_dir / kLatestUniversalFile);
   return c10::str("--load ", load_dir.string(), ": no file '",
                   universal ? kLatestUniversalFile : kLatestFile,
@@ -61,15 +58,19 @@ std::string nothing_in(const fs::path& load_dir, bool universal) {
                         : "It is not a checkpoint folder.");
 }
 
-// For --universal-checkpoint with only ordinary checkpoints there: converts the newest intact one.
 // Another framework's files are converted each time, as they may have changed.
+std::vector<std::string> import_foreign(const fs::path& load_dir, const LoadOptions& options) {
+  if (!options.universal)
+    throw UserError("--load " + load_dir.string() +
+                    ": another framework saved this; add --universal-checkpoint");
+  if (options.import) return options.import(load_dir, weights_only(options));
+  throw UserError(load_dir.string() +
+                  ": another framework saved this, and this program does not say under which "
+                  "names (TrainingProgram::import)");
+}
+
+// For --universal-checkpoint with only ordinary checkpoints there: converts the newest intact one.
 std::vector<std::string> make_universal(const fs::path& load_dir, const LoadOptions& options) {
-  if (!fs::exists(load_dir / kLatestFile) && is_foreign(load_dir)) {
-    if (options.import) return options.import(load_dir);
-    throw UserError(load_dir.string() +
-                    ": another framework saved this, and this program does not say under which "
-                    "names (TrainingProgram::import)");
-  }
   if (!fs::exists(load_dir / kLatestFile) || fs::exists(load_dir / kLatestUniversalFile)) return {};
   LoadableTags found = find_loadable_tags(load_dir, {.fallback = options.fallback});
   std::vector<std::string> lines = std::move(found.warnings);
@@ -315,17 +316,27 @@ LoadResult load_tag(const fs::path& load_dir, const fs::path& folder, Checkpoint
 
 }  // namespace
 
-LoadResult load_checkpoint(const fs::path& load_dir, CheckpointedRun& run,
-                           const LoadOptions& options, TrainState& state) {
+LoadResult load_checkpoint(const fs::path& load_dir, CheckpointedRun& run, const LoadOptions& asked,
+                           TrainState& state) {
   c10::NoGradGuard no_grad;
   Communicator& world = *run.grid.world;
   std::vector<std::string> lines;
   LoadableTags found;
+  LoadOptions options = asked;
   const auto look = [&] { found = find_loadable_tags(load_dir, options); };
+  bool own = false;  // saved by a run that began with another framework's folder, there
   all_or_none(world, [&] {
     if (world.rank() != 0) return;
-    if (options.universal && options.tag.empty()) lines = make_universal(load_dir, options);
-    look();
+    const bool foreign = options.tag.empty() && is_foreign(load_dir);
+    own = foreign && fs::exists(load_dir / kLatestFile);
+    if (foreign && !own)
+      lines = import_foreign(load_dir, options);
+    else if (options.universal && options.tag.empty() && !own)
+      lines = make_universal(load_dir, options);
+  });
+  if (max_over(world, own) > 0) options.universal = false;
+  all_or_none(world, [&] {
+    if (world.rank() == 0) look();
   });
   std::vector<std::string> tags = gather_lines(world, found.tags);  // only rank 0 has any
   if (tags.empty()) {  // its node may have lost its disk: take the next rank's

@@ -82,7 +82,8 @@ std::string mesh_of(const Value& metadata) {
 fs::path resolve_tag(const fs::path& path, const std::string& tag,
                      std::vector<std::string>* notes) {
   if (!tag.empty()) return resolve_tag(folder_of_tag(path, tag, "--tag"), "", notes);
-  if (is_foreign(path)) return path;  // a run may have made a universal folder in it
+  if (!fs::exists(path / kLatestFile) && is_foreign(path))
+    return path;  // a run may have made a universal folder in it
   for (const std::string_view pointer : {kLatestFile, kLatestUniversalFile})
     if (fs::exists(path / pointer))
       return folder_of_tag(path, read_tag(path / pointer), (path / pointer).string());

@@ -43,8 +43,8 @@ struct DcpFolder {
 
 inline constexpr std::string_view kDcpSuffix = ".distcp";
 
-// Returns the folders with a .metadata that make one: the path itself, or accelerate's two below it,
-// pytorch_model_fsdp_0 and optimizer_0. None if it is no DcpFolder.
+// Returns the folders with a .metadata that make one: the path itself, or accelerate's two below
+// it, pytorch_model_fsdp_0 and optimizer_0. None if it is no DcpFolder.
 std::vector<std::filesystem::path> dcp_folders(const std::filesystem::path& path);
 
 DcpFolder read_dcp(const std::filesystem::path& path, RecordChecksums* checks = nullptr);

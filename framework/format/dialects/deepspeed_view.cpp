@@ -22,15 +22,6 @@ int64_t step_of(const DcpModel& model) {
   return most;
 }
 
-// Whether two tensors are the same bits. Most that are not differ near their beginning.
-bool are_same(const TensorRecord& a, const TensorRecord& b) {
-  constexpr int64_t kFirst = 1024;
-  if (a.shape != b.shape || a.dtype != b.dtype || a.numel() == 0) return false;
-  const Shape first{std::min(kFirst, a.numel())};
-  return compare_tensors(a.slice(0, first), b.slice(0, first)).count == 0 &&
-         compare_tensors(a, b).count == 0;
-}
-
 // Returns the second names of tied weights, and the first: a tensor that no optimizer has, with the
 // bits of one that some has.
 std::map<std::string, std::string> ties_of(const DcpModel& model,
@@ -46,6 +37,15 @@ std::map<std::string, std::string> ties_of(const DcpModel& model,
 }
 
 }  // namespace
+
+// Most that are not the same differ near their beginning.
+bool are_same(const TensorRecord& a, const TensorRecord& b) {
+  constexpr int64_t kFirst = 1024;
+  if (a.shape != b.shape || a.dtype != b.dtype || a.numel() == 0) return false;
+  const Shape first{std::min(kFirst, a.numel())};
+  return compare_tensors(a.slice(0, first), b.slice(0, first)).count == 0 &&
+         compare_tensors(a, b).count == 0;
+}
 
 DeepspeedView deepspeed_view(const DcpModel& model) {
   Value shapes = Value::list(), groups = Value::list();

@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <charconv>
-#include <numeric>
+#include <span>
 
 #include "framework/format/dialects/box_tensor.h"
+#include "framework/format/dialects/deepspeed_view.h"
 #include "framework/format/layout/names.h"
 #include "framework/format/torch_file/torch_file.h"
 #include "framework/util/errors.h"
@@ -61,8 +62,6 @@ Cuts cuts_of(const Value& placements, size_t dim, const Shape& mesh, const Shape
     const Value placement = placements.at(d);
     if (placement.is_object("Replicate")) continue;
     const bool is_strided = placement.is_object("_StridedShard");
-    if (!is_strided && !placement.is_object("Shard"))
-      placement.refuse("Shard, _StridedShard or Replicate");
     if (placement.at("dim").as_int() != static_cast<int64_t>(dim)) continue;
     (is_strided ? strided : cuts).emplace_back(mesh[d], coordinate[d]);
     if (!is_strided) continue;
@@ -97,10 +96,14 @@ Part part_of(const Value& value) {
   if (coordinate.size() != sizes.size() || placements.size() != sizes.size())
     placements.fail(std::to_string(sizes.size()) + ", one for each dim of the mesh");
   for (size_t d = 0; d < sizes.size(); ++d) {
-    if (coordinate[d] < 0 || coordinate[d] >= sizes[d]) mesh.fail("a place within the mesh");
-    if (const Value dim = placements.at(d).find("dim");
-        dim && (dim.as_int() < 0 || dim.as_int() >= std::ssize(part.whole)))
-      dim.fail("a dim of the tensor");
+    if (coordinate[d] < 0 || coordinate[d] >= sizes[d] || sizes[d] > kMostRanks)
+      mesh.fail("a place within a mesh of at most " + std::to_string(kMostRanks) + " ranks");
+    const Value placement = placements.at(d);
+    if (placement.is_object("Replicate")) continue;
+    if (!placement.is_object("Shard") && !placement.is_object("_StridedShard"))
+      placement.refuse("Shard, _StridedShard or Replicate");
+    if (const int64_t dim = placement.at("dim").as_int(); dim < 0 || dim >= std::ssize(part.whole))
+      placement.at("dim").fail("a dim of the tensor");
   }
   for (size_t dim = 0; dim < part.whole.size(); ++dim) {
     int64_t begin = 0, count = part.whole[dim];
@@ -165,7 +168,14 @@ std::vector<std::string> names_of_group(const DcpModel& model, const Value& grou
   if (groups.size() != 1 || params.size() > model.order.size()) return {};
   for (size_t i = 0; i < params.size(); ++i)
     if (params[i].as_int() != static_cast<int64_t>(i)) return {};
-  return {model.order.begin(), model.order.begin() + std::ssize(params)};
+  const std::span names(model.order), own = names.first(params.size());
+  const auto weight = [&](const std::string& name) { return model.parameters.at(name).weight; };
+  const auto is_tied = [&](const std::string& second) {
+    return std::ranges::any_of(
+        own, [&](const std::string& first) { return are_same(weight(second), weight(first)); });
+  };
+  if (!std::ranges::all_of(names.subspan(params.size()), is_tied)) return {};
+  return {own.begin(), own.end()};
 }
 
 void add_states(DcpModel& model, const std::vector<Value>& ranks) {

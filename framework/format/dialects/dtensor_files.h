@@ -14,9 +14,10 @@ namespace anymesh {
 // A DTensor tells its rank's place in the mesh, and for each dim of the mesh how it cuts: Shard,
 // _StridedShard (FSDP on top of tp) or Replicate. Other tensors are rank 0's.
 //
-// torch.optim numbers the parameters within its groups. So states are understood where there is one
-// group, with a parameter for each tensor of the model, but perhaps the last ones (tied weights); or
-// where names stand for the numbers. Otherwise DcpModel::states_refused says why not.
+// torch.optim numbers the parameters within its groups. States are understood where there is one
+// group, with a parameter for each tensor of the model. The last tensors may be second names of
+// tied weights. States are also understood where names stand for the numbers. Otherwise
+// DcpModel::states_refused says why not.
 //
 // Throws DamagedFile for a rank's file that is missing, and for parts that do not fit; Unreadable
 // for tensors that are to be summed (Partial), and for FSDP1's ShardedTensor.

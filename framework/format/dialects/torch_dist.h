@@ -16,7 +16,7 @@ bool is_torch_dist(const std::filesystem::path& folder);
 // Gives each layer its tensors, under the names of Megatron-Core's modules, and the optimizer its
 // groups and step:
 //
-//   decoder.layers.mlp.linear_fc1.weight [L, ...]  decoder.layers.0.mlp.linear_fc1.weight [...], ...
+//   decoder.layers.mlp.linear_fc1.weight [L, ...]  decoder.layers.0.mlp.linear_fc1.weight [...]
 //
 // common.pt does not name the groups' parameters. Megatron-Core puts vectors in the group without
 // weight decay and all others in the other one. More groups are not told apart: then the model has

@@ -15,8 +15,8 @@ namespace anymesh {
 //   ...                                // open, read, write
 //   sources.expect_unchanged();        // throws, naming the first file changed or removed
 //
-// For a folder, these are the files in it, below its zero/, and in folders of DCP in it. For an index, they are the files of
-// its folder. Any other path is the one file itself.
+// For a folder, these are the files in it, below its zero/, and in folders of DCP in it. For an
+// index, they are the files of its folder. Any other path is the one file itself.
 class SourceFiles {
  public:
   explicit SourceFiles(const std::filesystem::path& path);

@@ -27,9 +27,9 @@ namespace anymesh {
 // the model's (lora.h). If it has the optimizer's states, they do too, and the run goes on at its
 // step N, from SAVE/global_step<N>_universal without --finetune.
 //
-// `checkpoint` has the weights instead: a checkpoint of DeepSpeed or of torch.distributed.checkpoint
-// whose parameters have transformers' names. If it has the optimizer's states, they are joined as
-// the weights are, and the run goes on at its step as with an adapter's.
+// `checkpoint` has the weights instead: a checkpoint of DeepSpeed or of
+// torch.distributed.checkpoint whose parameters have transformers' names. If it has the optimizer's
+// states, they are joined as the weights are, and the run goes on at its step as with an adapter's.
 //
 // Throws a DamagedFile with file and key or tensor for a model that ours cannot be (config.h), a
 // missing file or tensor, a tensor of another shape, or a tensor that such a model does not have. A
@@ -55,7 +55,8 @@ HfImport import_hf(const std::filesystem::path& folder, const std::filesystem::p
 // Makes a universal checkpoint beside the files of another framework, in their folder, for a run
 // that has such a model by its flags: TrainingProgram::import. Returns lines for the user.
 std::vector<std::string> import_in_place(const GptConfig& gpt,
-                                         const std::filesystem::path& checkpoint);
+                                         const std::filesystem::path& checkpoint,
+                                         bool weights_only);
 
 // Says how a checkpoint's adapters are exported (lora.h). Without either, an export refuses them;
 // with either, it refuses a checkpoint that has none.

@@ -31,8 +31,8 @@ struct Family {
   // The names of tensors by ours, both without .weight and .bias, and ours without "2.": JSON. A
   // list has q, k and v, or gate and up. Those of a layer's parts follow "layers", the layer's
   // number and a dot; those of an expert also "mlp.experts", its number and a dot. All but the
-  // head's follow "base", which files of the bare model leave out. One that ends in _ has weight and
-  // bias behind it without a point.
+  // head's follow "base", which files of the bare model leave out. One that ends in _ has weight
+  // and bias behind it without a point.
   const char* tensors = "{}";
   bool experts = false;     // in place of MLPs
   bool transposed = false;  // linear layers keep [in, out]

@@ -265,11 +265,12 @@ std::vector<std::string> differing(const std::vector<std::string>& names, const 
   return others;
 }
 
-// Imports to `save`. The weights are those of the checkpoint, or of the folder. A model by flags has
-// no folder.
+// Imports to `save`. The weights are those of the checkpoint, or of the folder. A model by flags
+// has no folder, and no tokenizer.
 HfImport import_model(HfModel of_source, const fs::path& folder, const fs::path& save,
                       const ProgressCallback& progress, bool overwrite,
-                      const fs::path& adapter_folder, const fs::path& checkpoint_folder) {
+                      const fs::path& adapter_folder, const fs::path& checkpoint_folder,
+                      bool weights_only = false) {
   const auto start = std::chrono::steady_clock::now();
   HfImport report{.model = std::move(of_source)};
   HfModel& model = report.model;
@@ -278,7 +279,9 @@ HfImport import_model(HfModel of_source, const fs::path& folder, const fs::path&
   RecordChecksums checks;  // safetensors have no checksums
   HfWeights opened;
   std::optional<UncutModel> optimizer;
-  if (trained) {
+  if (trained && weights_only) {
+    opened.checkpoint = open_checkpoint(checkpoint_folder, write_threads(), &checks);
+  } else if (trained) {
     OpenedUncut uncut =
         open_uncut(resolve_tag(checkpoint_folder, "", &opened.notes), write_threads(), checks);
     opened.checkpoint = std::move(uncut.checkpoint);
@@ -308,16 +311,16 @@ HfImport import_model(HfModel of_source, const fs::path& folder, const fs::path&
   if (trained && weights.contains(kMegatronTable)) stored.family = &kMegatronCore;
   if (!stored.family) stored.family = model.family = &family_of(model.gpt);
   if (has_own_head(weights, stored)) {
-    model.gpt.untie_embeddings_and_output_weights = true;
     if (by_flags)
-      throw DamagedFile(weights.path.string() + ": its " + head_name(stored) +
-                        " is another table than the embeddings; add "
-                        "--untie-embeddings-and-output-weights");
+      throw UserError(weights.path.string() + ": its " + head_name(stored) +
+                      " is another table than the embeddings; add "
+                      "--untie-embeddings-and-output-weights");
+    model.gpt.untie_embeddings_and_output_weights = true;
     report.notes.push_back(std::string(kHfConfigFile) + " ties the head to the embeddings, but " +
                            head_name(stored) + " is another table: imported as untied");
   }
   report.notes.insert(report.notes.end(), model.notes.begin(), model.notes.end());
-  if (trained && !prior.checkpoint)
+  if (trained && !weights_only && !prior.checkpoint)
     report.notes.push_back(weights.path.string() + ": has no optimizer's state; weights alone");
   if (prior.checkpoint && !prior.checkpoint->metadata.find(keys::kGlobalSamples))
     report.notes.push_back(prior.checkpoint->path.string() +
@@ -332,13 +335,13 @@ HfImport import_model(HfModel of_source, const fs::path& folder, const fs::path&
   }
   const std::vector<StreamedFile> files =
       universal_files(out.folder(), model, ours, adapter ? &*adapter : nullptr, prior);
-  FolderRecord record(save, "the output folder");
-  check_tokenizer(record);
+  std::optional<FolderRecord> record;  // a run has locked its folder
+  if (!by_flags) check_tokenizer(record.emplace(save, "the output folder"));
   report.bytes = out.stream(files, write_threads(), checks, progress).bytes;
   sources.expect_unchanged();
   if (adapter) adapter->sources.expect_unchanged();
-  for (const std::string& name : tokenizer) record.copy_in(folder / name, name);
-  record.write();
+  for (const std::string& name : tokenizer) record->copy_in(folder / name, name);
+  if (record) record->write();
   out.publish(report.iteration);
   report.parameters = std::ssize(ours);
   report.seconds = seconds_since(start);
@@ -356,9 +359,10 @@ HfImport import_hf(const fs::path& folder, const fs::path& save, const ProgressC
                       adapter, checkpoint);
 }
 
-std::vector<std::string> import_in_place(const GptConfig& gpt, const fs::path& checkpoint) {
+std::vector<std::string> import_in_place(const GptConfig& gpt, const fs::path& checkpoint,
+                                         bool weights_only) {
   const HfImport made = import_model({.gpt = gpt, .source = "the run's flags"}, {}, checkpoint, {},
-                                     /*overwrite=*/false, {}, checkpoint);
+                                     /*overwrite=*/false, {}, checkpoint, weights_only);
   std::vector<std::string> lines{checkpoint.string() + ": imported to " +
                                  made.output.filename().string() + " (" +
                                  std::to_string(made.parameters) + " parameters)"};
