@@ -13,8 +13,8 @@ GradientBucket::GradientBucket(const PartitionLayout& layout, size_t first, size
       first_(first),
       dp_(std::move(dp)),
       sums_(std::move(sums)),
-      base_(base),
       runs_(params_),
+      base_(base),
       reductions_(reductions) {
   int64_t start = 0;
   for (int rank = 0; rank < layout.ranks(); ++rank) {

@@ -41,7 +41,7 @@ echo "ok: a save on request, $asked, and one at the end, $(<slow/latest)"
 
 # A rank that is stopped in a step: the other rank names it, and the run ends well once it continues.
 rm -f "$scratch/stop"
-mpi=yes train 1,1,2,1 /dev/null --train-iters 100000 --save stopped --kill-switch-file "$scratch/stop" --log-interval 1 --distributed-timeout-minutes 0.02 >log 2>&1 &
+mpi=yes train 1,1,2,1 /dev/null --train-iters 100000 --save stopped --kill-switch-file "$scratch/stop" --log-interval 1 --distributed-timeout-minutes 0.05 >log 2>&1 &
 job=$!
 until grep -q '^iter ' log || ! kill -0 $job 2>/dev/null; do sleep 0.1; done
 for process in $(ranks_of $job); do
@@ -53,12 +53,12 @@ touch "$scratch/stop"
 kill -CONT "$second"
 wait $job || fail "status $?: $(tail -5 log)"
 [[ $(grep -c WARNING log) == 1 ]] || fail "$(grep WARNING log)"
-grep -Eq '^WARNING: .rank 0. has waited 2 s in [a-z_]* of [a-z]* for rank 1, and waits on' log || fail "$(grep WARNING log)"
+grep -Eq '^WARNING: .rank 0. has waited 3 s in [a-z_]* of [a-z]* for rank 1, and waits on' log || fail "$(grep WARNING log)"
 echo "ok: $(grep -o 'WARNING.*rank 1,' log)"
 rm "$scratch/stop"
 
 # One that stays stopped: the job ends.
-mpi=yes train 1,1,2,1 /dev/null --train-iters 100000 --log-interval 1 --distributed-timeout-minutes 0.01 >log 2>&1 &
+mpi=yes train 1,1,2,1 /dev/null --train-iters 100000 --log-interval 1 --distributed-timeout-minutes 0.05 >log 2>&1 &
 job=$!
 until grep -q '^iter ' log || ! kill -0 $job 2>/dev/null; do sleep 0.1; done
 for process in $(ranks_of $job); do
@@ -69,8 +69,8 @@ status=0
 timeout 60 tail --pid=$job -f /dev/null || fail "it waits for ever: $(tail -5 log)"
 wait $job || status=$?
 kill -KILL "$second" 2>/dev/null || true
-[[ $status != 0 ]] && grep -Eq '^.rank 0. has waited 6 s in [a-z_]* of [a-z]* for rank 1, and ends the job' log || fail "status $status: $(tail -5 log)"
-echo "ok: $(grep -o '.rank 0. has waited 6 s.*the job' log)"
+[[ $status != 0 ]] && grep -Eq '^.rank 0. has waited 18 s in [a-z_]* of [a-z]* for rank 1, and ends the job' log || fail "status $status: $(tail -5 log)"
+echo "ok: $(grep -o '.rank 0. has waited 18 s.*the job' log)"
 
 mkdir -p stays/full
 train 1,1,1,0 /dev/null --train-iters 8 --save kept --save-switch-file stays >log 2>&1 || fail "a switch that cannot be removed: $(tail -5 log)"
