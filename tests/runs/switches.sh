@@ -39,15 +39,22 @@ ends_with log "--kill-switch-file"
 [[ $asked == global_step* && $(tags slow) == *"$(<slow/latest)"* && $(tags slow | wc -w) == 2 ]] || fail "asked for $asked, at the end $(tags slow)"
 echo "ok: a save on request, $asked, and one at the end, $(<slow/latest)"
 
+# stop_second: stops rank 1 of $job in a step, which a log without earlier steps tells. Sets second, its process.
+stop_second() {
+  second=
+  until grep -qs '^iter ' log || ! kill -0 $job 2>/dev/null; do sleep 0.1; done
+  for process in $(ranks_of $job); do
+    if tr '\0' '\n' <"/proc/$process/environ" | grep -q '^OMPI_COMM_WORLD_RANK=1$'; then second=$process; fi
+  done
+  [[ $second ]] || fail "rank 1 is gone: $(tail -5 log)"
+  kill -STOP "$second"
+}
+
 # A rank that is stopped in a step: the other rank names it, and the run ends well once it continues.
-rm -f "$scratch/stop"
+rm -f "$scratch/stop" log
 mpi=yes train 1,1,2,1 /dev/null --train-iters 100000 --save stopped --kill-switch-file "$scratch/stop" --log-interval 1 --distributed-timeout-minutes 0.05 >log 2>&1 &
 job=$!
-until grep -q '^iter ' log || ! kill -0 $job 2>/dev/null; do sleep 0.1; done
-for process in $(ranks_of $job); do
-  if tr '\0' '\n' <"/proc/$process/environ" | grep -q '^OMPI_COMM_WORLD_RANK=1$'; then second=$process; fi
-done
-kill -STOP "$second"
+stop_second
 until grep -q WARNING log || ! kill -0 $job 2>/dev/null; do sleep 0.1; done
 touch "$scratch/stop"
 kill -CONT "$second"
@@ -58,13 +65,10 @@ echo "ok: $(grep -o 'WARNING.*rank 1,' log)"
 rm "$scratch/stop"
 
 # One that stays stopped: the job ends.
+rm log
 mpi=yes train 1,1,2,1 /dev/null --train-iters 100000 --log-interval 1 --distributed-timeout-minutes 0.05 >log 2>&1 &
 job=$!
-until grep -q '^iter ' log || ! kill -0 $job 2>/dev/null; do sleep 0.1; done
-for process in $(ranks_of $job); do
-  if tr '\0' '\n' <"/proc/$process/environ" | grep -q '^OMPI_COMM_WORLD_RANK=1$'; then second=$process; fi
-done
-kill -STOP "$second"
+stop_second
 status=0
 timeout 60 tail --pid=$job -f /dev/null || fail "it waits for ever: $(tail -5 log)"
 wait $job || status=$?
