@@ -29,11 +29,17 @@ namespace anymesh {
 // that an autograd function can keep its group in `saved_data`.
 enum class ReduceOp { Sum, Max };
 
-// A collective in progress.
+// A verb in progress.
 class Pending {
  public:
   virtual ~Pending() = default;
   virtual void wait() = 0;
+};
+
+// A tensor on its way to or from another rank.
+struct Message {
+  torch::Tensor tensor;
+  int peer;
 };
 
 class Communicator : public torch::CustomClassHolder {
@@ -83,9 +89,18 @@ class Communicator : public torch::CustomClassHolder {
   virtual void broadcast(torch::Tensor t, int root) = 0;
   // Sends `send` to rank `to` and receives into `recv` from rank `from`; an undefined tensor means
   // no such half.
-  virtual void exchange(torch::Tensor send, int to, torch::Tensor recv, int from) = 0;
-  // Call this once before the first exchange() with neighbours, rank - 1 and rank + 1. A transport
-  // that connects at first use does so here, where both sides take part alike. Collective.
+  void exchange(torch::Tensor send, int to, torch::Tensor recv, int from) {
+    start_exchange(send.defined() ? std::vector<Message>{{send, to}} : std::vector<Message>(),
+                   recv.defined() ? std::vector<Message>{{recv, from}} : std::vector<Message>())
+        ->wait();
+  }
+  // Starts to send and to receive these tensors, all at once. Messages from one rank to another
+  // arrive in the order in which they are sent. No tensor may be touched before wait().
+  virtual std::unique_ptr<Pending> start_exchange(const std::vector<Message>& sends,
+                                                  const std::vector<Message>& receives) = 0;
+  // Call this once before the first exchange with neighbours, rank - 1 and rank + 1, of which the
+  // last and the first rank are one another's. A transport that connects at first use does so here,
+  // where both sides take part alike. Collective.
   virtual void connect_neighbours() {}
   virtual void barrier() = 0;
   // A barrier that does not wait for ever. Returns the ranks that have not come within `patience`,

@@ -77,18 +77,23 @@ class CountingCommunicator final : public Communicator {
   void broadcast(torch::Tensor t, int root) override {
     count(kBroadcast, t, [&] { group_->broadcast(t, root); });
   }
-  void exchange(torch::Tensor send, int to, torch::Tensor recv, int from) override {
-    count(kExchange, send, [&] { group_->exchange(send, to, recv, from); });
+  std::unique_ptr<Pending> start_exchange(const std::vector<Message>& sends,
+                                          const std::vector<Message>& receives) override {
+    for (const Message& sent : sends) count(kExchange, sent.tensor);
+    RECORD_USER_SCOPE(phases_[kExchange]);
+    return std::make_unique<TimedPending>(group_->start_exchange(sends, receives),
+                                          phases_[kExchange] + " wait");
   }
 
  private:
-  // Makes a call that moves `payload`, and counts it if `payload` is defined.
+  void count(Verb verb, const torch::Tensor& payload) {
+    ++traffic_[verb].calls;
+    traffic_[verb].bytes += static_cast<int64_t>(payload.nbytes());
+  }
+  // Makes a call that moves `payload`, and counts it.
   template <class Call>
   std::invoke_result_t<Call> count(Verb verb, const torch::Tensor& payload, const Call& call) {
-    if (payload.defined()) {
-      ++traffic_[verb].calls;
-      traffic_[verb].bytes += static_cast<int64_t>(payload.nbytes());
-    }
+    count(verb, payload);
     RECORD_USER_SCOPE(phases_[verb]);
     return call();
   }

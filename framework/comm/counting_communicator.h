@@ -21,7 +21,7 @@ namespace anymesh {
 //   reduce_scatter   the input: the parts of all ranks
 //   all_gather       the output: the parts of all ranks
 //   all_to_all       the tensor that this rank sends, with the part that it keeps
-//   exchange         the tensor that this rank sends; a call that only receives is not counted
+//   exchange         each tensor that this rank sends, as a call; what it receives is not counted
 //   broadcast        the tensor
 //
 // In a group of n ranks, a rank sends on average 2 (n - 1) / n times the payload of an all-reduce

@@ -65,8 +65,10 @@ class LoneCommunicator final : public Communicator {
     }
   }
   void broadcast(torch::Tensor /*t*/, int /*root*/) override {}
-  void exchange(torch::Tensor /*send*/, int /*to*/, torch::Tensor recv, int /*from*/) override {
-    if (recv.defined()) recv.zero_();
+  std::unique_ptr<Pending> start_exchange(const std::vector<Message>& /*sends*/,
+                                          const std::vector<Message>& receives) override {
+    for (const auto& [tensor, from] : receives) tensor.zero_();
+    return std::make_unique<Done>();
   }
   void barrier() override {}
   std::vector<int> roll_call(std::chrono::milliseconds /*patience*/) override { return {}; }

@@ -119,13 +119,18 @@ class MpiCommunicator final : public Communicator {
     }
   }
 
-  void exchange(torch::Tensor send, int to, torch::Tensor recv, int from) override {
-    check_contiguous(send, "exchange");
-    check_contiguous(recv, "exchange");
-    Requests requests(comm_, patience_, "exchange");
-    if (recv.defined()) post_receive(recv, 0, recv.numel(), from, requests);
-    if (send.defined()) post_send(send, 0, send.numel(), to, requests);
-    requests.wait();
+  std::unique_ptr<Pending> start_exchange(const std::vector<Message>& sends,
+                                          const std::vector<Message>& receives) override {
+    auto requests = std::make_unique<Requests>(comm_, patience_, "exchange");
+    for (const auto& [tensor, from] : receives) {
+      check_contiguous(tensor, "exchange");
+      post_receive(tensor, 0, tensor.numel(), from, *requests);
+    }
+    for (const auto& [tensor, to] : sends) {
+      check_contiguous(tensor, "exchange");
+      post_send(tensor, 0, tensor.numel(), to, *requests);
+    }
+    return requests;
   }
 
   void barrier() override {

@@ -24,21 +24,26 @@ void unstage(const torch::Tensor& host, torch::Tensor t) {
   if (!host.is_same(t)) t.copy_(host);
 }
 
+using Tensors = std::vector<torch::Tensor>;
+
 class Unstaging final : public Pending {
  public:
-  Unstaging(std::unique_ptr<Pending> pending, torch::Tensor sent, torch::Tensor host,
-            torch::Tensor out)
-      : pending_(std::move(pending)), sent_(std::move(sent)), host_(std::move(host)), out_(out) {}
+  // `hosts` receive in place of `outs`.
+  Unstaging(std::unique_ptr<Pending> pending, Tensors sent, Tensors hosts, Tensors outs)
+      : pending_(std::move(pending)),
+        sent_(std::move(sent)),
+        hosts_(std::move(hosts)),
+        outs_(std::move(outs)) {}
   ~Unstaging() override { pending_.reset(); }  // before its memory goes
   void wait() override {
     c10::NoGradGuard no_grad;
     pending_->wait();
-    unstage(host_, out_);
+    for (size_t i = 0; i < outs_.size(); ++i) unstage(hosts_[i], outs_[i]);
   }
 
  private:
   std::unique_ptr<Pending> pending_;
-  torch::Tensor sent_, host_, out_;
+  Tensors sent_, hosts_, outs_;
 };
 
 class StagedCommunicator final : public Communicator {
@@ -62,7 +67,8 @@ class StagedCommunicator final : public Communicator {
     if (out.is_cpu()) return host_->start_all_gather(out, in);
     c10::NoGradGuard no_grad;
     const torch::Tensor mine = staged(in), all = room_for(out);
-    return std::make_unique<Unstaging>(host_->start_all_gather(all, mine), mine, all, out);
+    return std::make_unique<Unstaging>(host_->start_all_gather(all, mine), Tensors{mine},
+                                       Tensors{all}, Tensors{out});
   }
   void reduce_scatter(torch::Tensor out, torch::Tensor in,
                       const std::vector<int64_t>& counts) override {
@@ -81,11 +87,19 @@ class StagedCommunicator final : public Communicator {
   void broadcast(torch::Tensor t, int root) override {
     in_place(t, [&](const torch::Tensor& host) { host_->broadcast(host, root); });
   }
-  void exchange(torch::Tensor send, int to, torch::Tensor recv, int from) override {
+  std::unique_ptr<Pending> start_exchange(const std::vector<Message>& sends,
+                                          const std::vector<Message>& receives) override {
     c10::NoGradGuard no_grad;
-    const torch::Tensor received = room_for(recv);
-    host_->exchange(staged(send), to, received, from);
-    unstage(received, recv);
+    std::vector<Message> sent, received;
+    Tensors from, hosts, outs;
+    for (const auto& [tensor, to] : sends)
+      from.push_back(sent.emplace_back(Message{staged(tensor), to}).tensor);
+    for (const auto& [tensor, peer] : receives) {
+      hosts.push_back(received.emplace_back(Message{room_for(tensor), peer}).tensor);
+      outs.push_back(tensor);
+    }
+    return std::make_unique<Unstaging>(host_->start_exchange(sent, received), std::move(from),
+                                       std::move(hosts), std::move(outs));
   }
 
  private:

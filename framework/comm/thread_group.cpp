@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 #include <c10/util/ScopeExit.h>
 
+#include <algorithm>
 #include <cstring>
 #include <set>
 
@@ -102,48 +103,57 @@ void ThreadMember::do_parts(Lock& lock, Meeting& meeting, const Work& work) cons
   }
 }
 
-void ThreadMember::exchange(Half* send, int to, Half* receive, int from) const {
-  const auto waits = [](const Half* half) { return half && !half->done; };
-  const auto being_copied = [&](const Half* half) { return waits(half) && half->has_partner; };
+void ThreadMember::start(std::deque<Half>& halves) const {
   Lock lock(ranks_->mutex);
-  Line &out = group_->lines[{rank_, to}], &in = group_->lines[{from, rank_}];
-  const auto leave = c10::make_scope_exit([&] {  // nobody may use the halves afterwards
-    std::erase(out.sends, send);
-    std::erase(in.receives, receive);
-    bell(rank_).wait(lock, [&] { return !being_copied(send) && !being_copied(receive); });
-  });
-  if (send) join(lock, *send, out.sends, out.receives, to);
-  if (receive) join(lock, *receive, in.receives, in.sends, from);
+  for (Half& half : halves) join(lock, half);
+}
+
+void ThreadMember::finish(std::deque<Half>& halves) const {
+  Lock lock(ranks_->mutex);
+  const auto waits = [](const Half& half) { return !half.done; };
   sleep(
-      lock, "exchange", [&] { return !waits(send) && !waits(receive); },
+      lock, "exchange", [&] { return std::ranges::none_of(halves, waits); },
       [&] {
         std::vector<int> late;
-        if (waits(send)) late.push_back(to);
-        if (waits(receive)) late.push_back(from);
+        for (const Half& half : halves)
+          if (waits(half)) late.push_back(half.partner);
         return late;
       });
+  for (const Half& half : halves)
+    TORCH_CHECK(half.bytes == half.others_bytes, "exchange of ", group_->name, ": ", half.bytes,
+                " bytes here, ", half.others_bytes, " bytes at rank ", world_rank(half.partner));
+}
+
+void ThreadMember::leave(std::deque<Half>& halves) const {
+  Lock lock(ranks_->mutex);
+  for (Half& half : halves) {
+    std::erase(half.sends ? line_of(half).sends : line_of(half).receives, &half);
+    bell(rank_).wait(lock, [&] { return half.done || !half.has_partner; });
+  }
+}
+
+Line& ThreadMember::line_of(const Half& half) const {
+  return group_
+      ->lines[half.sends ? std::pair(rank_, half.partner) : std::pair(half.partner, rank_)];
 }
 
 // The second of two partners to arrive does the copy.
-void ThreadMember::join(Lock& lock, Half& mine, std::deque<Half*>& mine_wait,
-                        std::deque<Half*>& others, int partner) const {
+void ThreadMember::join(Lock& lock, Half& mine) const {
   if (ranks_->first_error) throw JobEnded();
-  if (others.empty()) return mine_wait.push_back(&mine);
+  Line& line = line_of(mine);
+  std::deque<Half*>& others = mine.sends ? line.receives : line.sends;
+  if (others.empty()) return (mine.sends ? line.sends : line.receives).push_back(&mine);
   Half& other = *others.front();
   others.pop_front();
   mine.has_partner = other.has_partner = true;
+  mine.others_bytes = other.bytes;
+  other.others_bytes = mine.bytes;
   lock.unlock();
-  const size_t others_bytes = other.bytes;  // `other` may be gone once it is done
-  const bool fits = mine.bytes == others_bytes;
-  if (fits && mine.bytes > 0)
-    std::memcpy(mine.to ? mine.to : other.to, mine.from ? mine.from : other.from, mine.bytes);
+  if (mine.bytes == mine.others_bytes && mine.bytes > 0)
+    std::memcpy((mine.sends ? other : mine).data, (mine.sends ? mine : other).data, mine.bytes);
   lock.lock();
   mine.done = other.done = true;
-  lock.unlock();
-  bell(partner).notify_one();
-  lock.lock();
-  TORCH_CHECK(fits, "exchange of ", group_->name, ": ", mine.bytes, " bytes here, ", others_bytes,
-              " bytes at rank ", world_rank(partner));
+  bell(mine.partner).notify_one();
 }
 
 std::vector<int> ThreadMember::roll_call(std::chrono::milliseconds patience) const {

@@ -55,11 +55,12 @@ struct Meeting {
   std::optional<std::vector<int>> absent;  // the answer of a roll call that some members missed
 };
 
-// One half of an exchange: the bytes that a member sends, or the place where it receives.
+// One half of a message: the bytes that a member sends, or the place where it receives.
 struct Half {
-  const std::byte* from = nullptr;  // a sender's
-  std::byte* to = nullptr;          // a receiver's
-  size_t bytes = 0;
+  int partner;  // the other member
+  bool sends;
+  std::byte* data;
+  size_t bytes, others_bytes = 0;
   bool has_partner = false, done = false;
 };
 
@@ -101,9 +102,12 @@ class ThreadMember {
   std::shared_ptr<Meeting> come(Place mine, int64_t bytes, const Work& work) const;
   void finish(const char* verb, Meeting& meeting, const Work& work) const;
 
-  // Copies `send` to the half in which member `to` receives, and member `from`'s bytes into
-  // `receive`. Null means no such half.
-  void exchange(Half* send, int to, Half* receive, int from) const;
+  // Joins each half with its partner's, which may come later. A half must be left before it goes.
+  void start(std::deque<Half>& halves) const;
+  // Waits until all of them are done.
+  void finish(std::deque<Half>& halves) const;
+  // Takes back those that have no partner.
+  void leave(std::deque<Half>& halves) const;
 
   std::vector<int> roll_call(std::chrono::milliseconds patience) const;
 
@@ -112,8 +116,8 @@ class ThreadMember {
 
   std::shared_ptr<Meeting> arrive(Place mine) const;
   void do_parts(Lock& lock, Meeting& meeting, const Work& work) const;
-  void join(Lock& lock, Half& mine, std::deque<Half*>& mine_wait, std::deque<Half*>& others,
-            int partner) const;
+  void join(Lock& lock, Half& mine) const;
+  Line& line_of(const Half& half) const;
   template <class Ready, class Late>
   void sleep(Lock& lock, const char* verb, const Ready& ready, const Late& late) const;
   int world_rank(int member) const { return group_->members[static_cast<size_t>(member)]; }

@@ -56,6 +56,27 @@ class Gathering final : public Pending {
   std::shared_ptr<Meeting> meeting_;
 };
 
+class Exchange final : public Pending {
+ public:
+  Exchange(ThreadMember member, const std::vector<Message>& sends,
+           const std::vector<Message>& receives)
+      : member_(std::move(member)) {
+    for (const auto* messages : {&sends, &receives}) {
+      for (const auto& [tensor, peer] : *messages) {
+        check_contiguous(tensor, "exchange");
+        halves_.push_back({peer, messages == &sends, bytes_at(tensor), tensor.nbytes()});
+      }
+    }
+    member_.start(halves_);
+  }
+  ~Exchange() override { member_.leave(halves_); }
+  void wait() override { member_.finish(halves_); }
+
+ private:
+  ThreadMember member_;
+  std::deque<Half> halves_;
+};
+
 // A member's request to split(), and the answer.
 struct NewPlace {
   int color, key;
@@ -181,13 +202,9 @@ class ThreadCommunicator final : public Communicator {
                  });
   }
 
-  void exchange(torch::Tensor send, int to, torch::Tensor recv, int from) override {
-    check_contiguous(send, "exchange");
-    check_contiguous(recv, "exchange");
-    Half out, in;
-    if (send.defined()) out = {.from = bytes_at(send), .bytes = send.nbytes()};
-    if (recv.defined()) in = {.to = bytes_at(recv), .bytes = recv.nbytes()};
-    member_.exchange(send.defined() ? &out : nullptr, to, recv.defined() ? &in : nullptr, from);
+  std::unique_ptr<Pending> start_exchange(const std::vector<Message>& sends,
+                                          const std::vector<Message>& receives) override {
+    return std::make_unique<Exchange>(member_, sends, receives);
   }
 
   void barrier() override {

@@ -43,17 +43,19 @@ void check_contiguous(const torch::Tensor& t, const char* verb) {
 
 // The state that all groups of a rank share. Verbs that the computation waits for at once have one
 // stream. Those that run beside it have another, so that a gradient's reduction does not hold up a
-// layer's sum. In each stream a rank's collectives run in the order in which it calls them. This
-// order is the same on all ranks of a group, so no two groups wait for each other there. Across the
-// streams two of NCCL's kernels run at a time, which fit on a GPU together.
+// layer's sum, and messages between stages, which may wait for a stage's step, have a third. In
+// each stream a rank's calls run in the order in which it makes them. This order is the same on all
+// ranks of a group, so no two groups wait for each other there. Across the streams three of NCCL's
+// kernels run at a time, which fit on a GPU together.
 struct Transport {
   explicit Transport(std::chrono::seconds patience)
       : device(c10::cuda::current_device()),
         now(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device)),
         beside(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device)),
+        stages(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device)),
         watchdog(patience) {}
   c10::DeviceIndex device;
-  c10::cuda::CUDAStream now, beside;
+  c10::cuda::CUDAStream now, beside, stages;
   Watchdog watchdog;
 };
 
@@ -118,6 +120,7 @@ class NcclCommunicator final : public Communicator {
     if (!comm_ || std::uncaught_exceptions() > 0) return;
     C10_CUDA_CHECK_WARN(cudaStreamSynchronize(transport_->now));
     C10_CUDA_CHECK_WARN(cudaStreamSynchronize(transport_->beside));
+    C10_CUDA_CHECK_WARN(cudaStreamSynchronize(transport_->stages));
     transport_->watchdog.clear();
     ncclCommDestroy(comm_);
   }
@@ -208,34 +211,35 @@ class NcclCommunicator final : public Communicator {
     if (!connect()) return;
     const torch::Tensor bytes =
         at::zeros({4}, torch::dtype(torch::kByte).device(torch::kCUDA, transport_->device));
-    run("connect_neighbours", {bytes}, transport_->now, [&](cudaStream_t stream) {
+    run("connect_neighbours", {bytes}, transport_->stages, [&](cudaStream_t stream) {
       return grouped([&] {
         auto* at = bytes.data_ptr<uint8_t>();
-        for (const int peer : {rank() - 1, rank() + 1}) {
-          if (peer >= 0 && peer < size()) {
-            NCCL_CHECK(ncclSend(at, 1, ncclUint8, peer, comm_, stream));
-            NCCL_CHECK(ncclRecv(at + 1, 1, ncclUint8, peer, comm_, stream));
-          }
+        for (const int step : {size() - 1, 1}) {
+          const int peer = (rank() + step) % size();
+          NCCL_CHECK(ncclSend(at, 1, ncclUint8, peer, comm_, stream));
+          NCCL_CHECK(ncclRecv(at + 1, 1, ncclUint8, peer, comm_, stream));
           at += 2;
         }
       });
     })->wait();
   }
 
-  void exchange(torch::Tensor send, int to, torch::Tensor recv, int from) override {
-    if (!send.defined() && !recv.defined()) return;
-    if ((send.defined() ? send : recv).is_cpu()) return host_->exchange(send, to, recv, from);
-    check_contiguous(send, "exchange");
-    check_contiguous(recv, "exchange");
+  std::unique_ptr<Pending> start_exchange(const std::vector<Message>& sends,
+                                          const std::vector<Message>& receives) override {
+    std::vector<torch::Tensor> tensors;
+    for (const auto* messages : {&sends, &receives})
+      for (const Message& message : *messages) tensors.push_back(message.tensor);
+    if (tensors.empty() || tensors[0].is_cpu()) return host_->start_exchange(sends, receives);
+    for (const torch::Tensor& tensor : tensors) check_contiguous(tensor, "exchange");
     TORCH_INTERNAL_ASSERT(comm_, "an exchange in a group of one rank");
-    run("exchange", {send, recv}, transport_->now, [&](cudaStream_t stream) {
+    return run("exchange", tensors, transport_->stages, [&](cudaStream_t stream) {
       return grouped([&] {
-        if (send.defined())
-          NCCL_CHECK(ncclSend(send.data_ptr(), send.nbytes(), ncclUint8, to, comm_, stream));
-        if (recv.defined())
-          NCCL_CHECK(ncclRecv(recv.data_ptr(), recv.nbytes(), ncclUint8, from, comm_, stream));
+        for (const auto& [t, to] : sends)
+          NCCL_CHECK(ncclSend(t.data_ptr(), t.nbytes(), ncclUint8, to, comm_, stream));
+        for (const auto& [t, from] : receives)
+          NCCL_CHECK(ncclRecv(t.data_ptr(), t.nbytes(), ncclUint8, from, comm_, stream));
       });
-    })->wait();
+    });
   }
 
  private:

@@ -28,13 +28,18 @@ class InStream final : public Pending {
 
 class StreamCommunicator final : public Communicator {
  public:
-  StreamCommunicator(CommPtr host, c10::Stream now, c10::Stream beside)
-      : host_(std::move(host)), staged_(staged_communicator(host_)), now_(now), beside_(beside) {}
+  StreamCommunicator(CommPtr host, c10::Stream now, c10::Stream beside, c10::Stream stages)
+      : host_(std::move(host)),
+        staged_(staged_communicator(host_)),
+        now_(now),
+        beside_(beside),
+        stages_(stages) {}
 
   int rank() const override { return host_->rank(); }
   int size() const override { return host_->size(); }
   CommPtr split(int color, int key, const std::string& name) const override {
-    return c10::make_intrusive<StreamCommunicator>(host_->split(color, key, name), now_, beside_);
+    return c10::make_intrusive<StreamCommunicator>(host_->split(color, key, name), now_, beside_,
+                                                   stages_);
   }
   void connect_neighbours() override { connected_ = true; }
   void barrier() override { host_->barrier(); }
@@ -75,11 +80,15 @@ class StreamCommunicator final : public Communicator {
     if (t.is_cpu()) return host_->broadcast(t, root);
     run(now_, {t}, {t}, [&] { staged_->broadcast(t, root); })->wait();
   }
-  void exchange(torch::Tensor send, int to, torch::Tensor recv, int from) override {
-    if (!send.defined() && !recv.defined()) return;
-    if ((send.defined() ? send : recv).is_cpu()) return host_->exchange(send, to, recv, from);
+  std::unique_ptr<Pending> start_exchange(const std::vector<Message>& sends,
+                                          const std::vector<Message>& receives) override {
+    std::vector<torch::Tensor> sent, received;
+    for (const Message& message : sends) sent.push_back(message.tensor);
+    for (const Message& message : receives) received.push_back(message.tensor);
+    if (sent.empty() && received.empty()) return host_->start_exchange(sends, receives);
+    if ((sent.empty() ? received : sent)[0].is_cpu()) return host_->start_exchange(sends, receives);
     TORCH_CHECK(connected_, "exchange() before connect_neighbours(): NCCL would hang");
-    run(now_, {send}, {recv}, [&] { staged_->exchange(send, to, recv, from); })->wait();
+    return run(stages_, sent, received, [&] { staged_->start_exchange(sends, receives)->wait(); });
   }
 
  private:
@@ -96,7 +105,7 @@ class StreamCommunicator final : public Communicator {
   }
 
   CommPtr host_, staged_;
-  c10::Stream now_, beside_;
+  c10::Stream now_, beside_, stages_;
   bool connected_ = false;
 };
 
@@ -104,9 +113,9 @@ class StreamCommunicator final : public Communicator {
 
 CommPtr stream_communicator(CommPtr host) {
   const c10::impl::VirtualGuardImpl device(kOwner.type());
-  return c10::make_intrusive<StreamCommunicator>(std::move(host),
-                                                 device.getStreamFromGlobalPool(kOwner),
-                                                 device.getStreamFromGlobalPool(kOwner));
+  return c10::make_intrusive<StreamCommunicator>(
+      std::move(host), device.getStreamFromGlobalPool(kOwner),
+      device.getStreamFromGlobalPool(kOwner), device.getStreamFromGlobalPool(kOwner));
 }
 
 }  // namespace anymesh::pretend
