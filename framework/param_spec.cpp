@@ -132,6 +132,7 @@ torch::Tensor ParamBuilder::add(ParamSpec spec, Init init) {
   };
   spec.layer = layer;
   spec.units = {unit};
+  spec.chunk = chunk;
   spec.tensor = empty_without_storage(
       local,
       spec.buffer ? options_.dtype(at::toOpMathType(options_.dtype().toScalarType())) : options_);

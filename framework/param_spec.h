@@ -34,6 +34,7 @@ struct ParamSpec {
                            // rank holds the whole, at every ZeRO stage
   bool duplicate = false;  // a copy; another rank counts its gradient in the norm
   std::vector<int> units;  // the stage's units that use it; set by the builder
+  int chunk = 0;           // the stage's chunk (pipeline/stage.h) that has them; as well
   torch::Tensor tensor;    // the leaf [shape, cut]
   torch::Tensor second_use;  // a leaf on the same storage, if a stage uses a tied weight twice
 
@@ -91,8 +92,8 @@ class ParamBuilder {
   // split_dim.
   ExpertParallel ep;
 
-  // The layer file and the stage's unit of the parameters added from now on.
-  int layer = 0, unit = 0;
+  // The layer file, and the stage's unit and chunk, of the parameters added from now on.
+  int layer = 0, unit = 0, chunk = 0;
 
   // Adds a parameter; `spec` comes without its tensors. Returns the leaf.
   torch::Tensor add(ParamSpec spec, Init init);

@@ -3,8 +3,8 @@
 #include <ATen/Functions.h>
 
 #include "framework/config/require.h"
+#include "framework/format/layout.h"
 #include "framework/kernels/norm.h"
-#include "framework/pipeline/schedule.h"
 
 using namespace anymesh;
 

@@ -28,6 +28,7 @@ struct Topology {
   int pp_size = 1, dp_size = 1, tp_size = 1;
   int ep_size = 1;
   bool whole_experts = false;
+  int chunks = 1;  // runs of consecutive layers that a stage holds (pipeline/schedule.h)
 
   // The ranks that experts are spread over, a rank's number among them, and the rank of a number.
   int expert_ranks() const { return whole_experts ? dp_size * tp_size : dp_size; }

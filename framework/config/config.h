@@ -31,19 +31,22 @@
 namespace anymesh {
 
 struct ParallelConfig {
-  int tp = 1;  // --tensor-model-parallel-size
-  int pp = 1;  // --pipeline-model-parallel-size
+  int tp = 1;                // --tensor-model-parallel-size
+  int pp = 1;                // --pipeline-model-parallel-size
+  int layers_per_chunk = 0;  // --num-layers-per-virtual-pipeline-stage; 0 = one chunk
   bool sequence_parallel = false;
   int same_bits = 0;  // blocks; 0 = off
   int ep = 1;         // --expert-model-parallel-size
   int etp = 0;        // --expert-tensor-parallel-size; 0 = tp
   bool whole_experts() const { return tp > 1 && etp == 1; }
-  Topology topology(int dp) const {
+  // `layers`: the model's.
+  Topology topology(int dp, int64_t layers) const {
     return {.pp_size = pp,
             .dp_size = dp,
             .tp_size = tp,
             .ep_size = ep,
-            .whole_experts = whole_experts()};
+            .whole_experts = whole_experts(),
+            .chunks = layers_per_chunk == 0 ? 1 : static_cast<int>(layers / pp / layers_per_chunk)};
   }
 };
 

@@ -24,6 +24,10 @@ void add_parallel_flags(FlagTable& flags, ParallelConfig& parallel, EngineConfig
             "stages of consecutive layers; data parallelism takes the remaining factor of the "
             "world size",
             {.least = 1});
+  flags.add("num-layers-per-virtual-pipeline-stage", parallel.layers_per_chunk,
+            "cut a stage's layers into chunks of so many, which lie apart in the model: micro-"
+            "batches come through a stage once for each chunk, and stages wait that much less",
+            {.shown = "one chunk", .least = 0});
   flags.add("expert-model-parallel-size", parallel.ep,
             "ranks that share a layer's experts, out of the data-parallel ones; tokens travel to "
             "the experts that they choose",

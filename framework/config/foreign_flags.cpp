@@ -72,7 +72,7 @@ constexpr Foreign kForeignFlags[] = {
 
     // Precision and parallelism.
     {"fp32-residual-connection", kSwitch, "not in this version"},
-    {"num-layers-per-virtual-pipeline-stage", kValue, "the schedule is plain 1F1B"},
+    {"num-virtual-stages-per-pipeline-rank", kValue, "use --num-layers-per-virtual-pipeline-stage"},
     {"model-parallel-size", kValue, "use --tensor-model-parallel-size"},
     {"use-distributed-optimizer", kSwitch, "use --zero-stage 1"},
     {"cpu-optimizer", kSwitch, "use --offload-optimizer cpu"},

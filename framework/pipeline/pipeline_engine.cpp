@@ -4,19 +4,13 @@
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include <deque>
 #include <numeric>
+#include <optional>
 
-#include "framework/pipeline/schedule.h"
+#include "framework/util/errors.h"
 
 namespace anymesh {
 namespace {
-
-constexpr int kPrevious = -1, kNext = 1;  // neighbouring stages
-
-struct InFlight {
-  torch::Tensor input, output;
-};
 
 // RECORD_USER_SCOPE for one micro-batch. The profiler finds its number where LibTorch keeps the
 // sequence number of an operator, which a phase does not have.
@@ -25,82 +19,135 @@ struct InFlight {
                              c10::ArrayRef<const c10::IValue>{}, \
                              static_cast<int64_t>(micro_batch))
 
+// The messages of a stage that are under way. Those of a slot are started together.
+class Mail {
+ public:
+  Mail(Communicator& pp, const StageModule& stage) : pp_(pp), stage_(stage) {}
+
+  void start(const Slot& slot, const torch::Tensor& result) {
+    UnderWay messages;
+    if (slot.to) messages.sends.push_back({result.detach().contiguous(), *slot.to});
+    for (const auto& [from, needed_by] : slot.arrivals) {
+      messages.receives.push_back({stage_.empty_hidden(), from});
+      inputs_[needed_by] = {messages.receives.back().tensor, ended_ + under_way_.size()};
+    }
+    if (messages.sends.empty() && messages.receives.empty()) return;
+    messages.pending = pp_.start_exchange(messages.sends, messages.receives);
+    under_way_.push_back(std::move(messages));
+    if (under_way_.size() > kMost) end_oldest();
+  }
+  // Returns a step's input; undefined if it needs none.
+  torch::Tensor take(const Step& step) {
+    const auto found = inputs_.find(step);
+    if (found == inputs_.end()) return {};
+    const auto [input, number] = found->second;
+    inputs_.erase(found);
+    while (ended_ <= number) end_oldest();
+    return input;
+  }
+  void end_all() {
+    while (!under_way_.empty()) end_oldest();
+  }
+
+ private:
+  // A stage may be so many slots ahead of one that it sends to. Their tensors are kept.
+  static constexpr size_t kMost = 2;
+  struct UnderWay {
+    std::vector<Message> sends, receives;
+    std::unique_ptr<Pending> pending;  // goes first
+  };
+  void end_oldest() {
+    under_way_.front().pending->wait();
+    under_way_.pop_front();
+    ++ended_;
+  }
+
+  Communicator& pp_;
+  const StageModule& stage_;
+  std::map<Step, std::pair<torch::Tensor, size_t>> inputs_;  // each in which exchange
+  std::deque<UnderWay> under_way_;
+  size_t ended_ = 0;  // exchanges before those
+};
+
+struct InFlight {
+  torch::Tensor input, output;
+};
+
 }  // namespace
+
+PipelineEngine::PipelineEngine(StageModule& stage, const ProcessGrid& grid)
+    : stage_(stage), grid_(grid) {
+  if (stage.chunks() != grid.topology.chunks)
+    throw UserError(
+        "--num-layers-per-virtual-pipeline-stage: a stage of this model is one run of layers, "
+        "which is not cut; leave it out");
+  grid.pp->connect_neighbours();
+}
 
 std::vector<torch::Tensor> PipelineEngine::forward_backward(const std::vector<MicroBatch>& batches,
                                                             double gradient_scale) {
-  const auto steps =
-      one_f_one_b(grid_.coord.pp, grid_.topology.pp_size, static_cast<int>(batches.size()));
-  std::deque<InFlight> in_flight;
-  std::vector<torch::Tensor> losses;
-
-  torch::Tensor input = receive(kPrevious), gradient;
-  for (size_t i = 0; i < steps.size(); ++i) {
-    const bool last = i + 1 == steps.size();
-    const int micro_batch = steps[i].micro_batch;
-    const bool forward_next = !last && steps[i + 1].op == Op::Forward;
-    if (steps[i].op == Op::Forward) {
-      torch::Tensor output;
-      {
-        RECORD_PHASE_OF(micro_batch, "forward");
-        if (input.defined()) input.requires_grad_();
-        MicroBatch batch = batches[static_cast<size_t>(micro_batch)];
-        batch.loss_scale = gradient_scale;
-        output = stage_.forward(input, batch);
-      }
-      if (grid_.is_last_stage()) losses.push_back(output.detach());
-      in_flight.push_back({input, output});
-      if (forward_next) {
-        send(output, kNext);
-        input = receive(kPrevious);
-      } else {
-        gradient = exchange(output, kNext, true);
-      }
-    } else {
-      const InFlight done = in_flight.front();
-      in_flight.pop_front();
-      if (grid_.is_last_stage()) gradient = torch::full_like(done.output, gradient_scale);
-      backward(micro_batch, done.output, gradient);
-      const torch::Tensor dx = done.input.defined() ? done.input.grad() : torch::Tensor();
-      if (forward_next) {
-        input = exchange(dx, kPrevious, true);
-      } else {
-        send(dx, kPrevious);
-        if (!last) gradient = receive(kNext);
-      }
-    }
-  }
-  return losses;
-}
-
-// The first stage has no backward if all of its parameters are frozen.
-void PipelineEngine::backward(int micro_batch, const torch::Tensor& output,
-                              const torch::Tensor& gradient) const {
-  RECORD_PHASE_OF(micro_batch, "backward");
-  if (output.requires_grad()) torch::autograd::backward({output}, {gradient});
-  stage_.runner().after_backward();
+  return run(slots(/*trains=*/true, batches.size()), batches, gradient_scale);
 }
 
 std::vector<torch::Tensor> PipelineEngine::forward_only(const std::vector<MicroBatch>& batches) {
-  c10::NoGradGuard no_grad;
-  std::vector<torch::Tensor> outputs;
-  for (const MicroBatch& batch : batches) {
-    const torch::Tensor output = stage_.forward(receive(kPrevious), batch);
-    send(output, kNext);
-    if (grid_.is_last_stage()) outputs.push_back(output);
-  }
-  return outputs;
+  const c10::NoGradGuard no_grad;
+  return run(slots(/*trains=*/false, batches.size()), batches, 0);
 }
 
-// Fuses send and receive, because two blocking sends in opposite directions would wait for each
-// other.
-torch::Tensor PipelineEngine::exchange(const std::optional<torch::Tensor>& out, int neighbour,
-                                       bool receives) const {
-  const int peer = grid_.coord.pp + neighbour;
-  const bool exists = peer >= 0 && peer < grid_.topology.pp_size;
-  const torch::Tensor in = exists && receives ? stage_.empty_hidden() : torch::Tensor();
-  grid_.pp->exchange(exists && out ? out->detach().contiguous() : torch::Tensor(), peer, in, peer);
-  return in;
+const std::vector<Slot>& PipelineEngine::slots(bool trains, size_t micro_batches) {
+  const auto [found, is_new] = slots_.try_emplace({trains, micro_batches});
+  if (!is_new) return found->second;
+  const PipelineShape shape{grid_.topology.pp_size, static_cast<int>(micro_batches),
+                            grid_.topology.chunks};
+  std::vector<std::vector<Step>> steps;
+  for (int stage = 0; stage < shape.stages; ++stage)
+    steps.push_back(trains ? one_f_one_b(stage, shape) : forwards(shape));
+  return found->second = slots_of(grid_.coord.pp, steps, shape.chunks);
+}
+
+std::vector<torch::Tensor> PipelineEngine::run(const std::vector<Slot>& slots,
+                                               const std::vector<MicroBatch>& batches,
+                                               double gradient_scale) {
+  const int chunks = grid_.topology.chunks;
+  std::vector<std::deque<InFlight>> in_flight(static_cast<size_t>(chunks));
+  std::vector<torch::Tensor> outputs;  // of the model's last part
+  Mail mail(*grid_.pp, stage_);
+
+  const auto forward = [&](const Step& step, const torch::Tensor& input) {
+    RECORD_PHASE_OF(step.micro_batch, "forward");
+    const bool trains = at::GradMode::is_enabled();
+    if (trains && input.defined()) input.requires_grad_();
+    MicroBatch batch = batches[static_cast<size_t>(step.micro_batch)];
+    batch.loss_scale = gradient_scale;
+    batch.chunk = step.chunk;
+    torch::Tensor output = stage_.forward(input, batch);
+    if (grid_.is_last_stage() && step.chunk == chunks - 1) outputs.push_back(output.detach());
+    if (trains) in_flight[static_cast<size_t>(step.chunk)].push_back({input, output});
+    return output;
+  };
+  // The first stage has no backward if all of its parameters are frozen.
+  const auto backward = [&](const Step& step, torch::Tensor gradient) {
+    RECORD_PHASE_OF(step.micro_batch, "backward");
+    std::deque<InFlight>& oldest = in_flight[static_cast<size_t>(step.chunk)];
+    const InFlight done = std::move(oldest.front());
+    oldest.pop_front();
+    if (!gradient.defined()) gradient = torch::full_like(done.output, gradient_scale);
+    if (done.output.requires_grad()) torch::autograd::backward({done.output}, {gradient});
+    stage_.runner().after_backward();
+    return done.input.defined() ? done.input.grad() : torch::Tensor();
+  };
+
+  for (const Slot& slot : slots) {
+    torch::Tensor result;
+    if (slot.step) {
+      const torch::Tensor input = mail.take(*slot.step);
+      result =
+          slot.step->op == Op::Forward ? forward(*slot.step, input) : backward(*slot.step, input);
+    }
+    mail.start(slot, result);
+  }
+  mail.end_all();
+  return outputs;
 }
 
 // Sums in double. All losses are read at once, so that a device is waited for once.

@@ -1,9 +1,13 @@
 #pragma once
 
-#include <optional>
+#include <deque>
+#include <map>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "framework/comm/process_grid.h"
+#include "framework/pipeline/schedule.h"
 #include "framework/pipeline/stage.h"
 
 namespace anymesh {
@@ -12,15 +16,13 @@ namespace anymesh {
 // value.
 class PipelineEngine {
  public:
-  // Collective over grid.pp.
-  PipelineEngine(StageModule& stage, const ProcessGrid& grid) : stage_(stage), grid_(grid) {
-    grid.pp->connect_neighbours();
-  }
+  // Collective over grid.pp. Throws UserError if the stage has not as many chunks as the mesh.
+  PipelineEngine(StageModule& stage, const ProcessGrid& grid);
 
-  // Runs forward and backward of all micro-batches by 1F1B; gradients go to the leaves.
-  // `gradient_scale` is d objective / d (mean loss of one micro-batch): 1 / (micro-batches of all
-  // dp ranks) for the mean over the global batch. Returns the losses of the last stage, on its
-  // device, which may still be computing them.
+  // Runs forward and backward of all micro-batches by 1F1B (schedule.h); gradients go to the
+  // leaves. `gradient_scale` is d objective / d (mean loss of one micro-batch): 1 / (micro-batches
+  // of all dp ranks) for the mean over the global batch. Returns the losses of the last stage, on
+  // its device, which may still be computing them.
   std::vector<torch::Tensor> forward_backward(const std::vector<MicroBatch>& batches,
                                               double gradient_scale);
 
@@ -32,17 +34,13 @@ class PipelineEngine {
   std::vector<torch::Tensor> forward_only(const std::vector<MicroBatch>& batches);
 
  private:
-  void backward(int micro_batch, const torch::Tensor& output, const torch::Tensor& gradient) const;
-  // Sends `out`, if any, to the stage that is `neighbour` (1 or -1) further, and receives a tensor
-  // from it if `receives`. At an end of the pipeline that stage does not exist; then this does
-  // nothing and returns an undefined tensor.
-  torch::Tensor exchange(const std::optional<torch::Tensor>& out, int neighbour,
-                         bool receives) const;
-  void send(const torch::Tensor& out, int neighbour) const { exchange(out, neighbour, false); }
-  torch::Tensor receive(int neighbour) const { return exchange(std::nullopt, neighbour, true); }
+  const std::vector<Slot>& slots(bool trains, size_t micro_batches);
+  std::vector<torch::Tensor> run(const std::vector<Slot>& slots,
+                                 const std::vector<MicroBatch>& batches, double gradient_scale);
 
   StageModule& stage_;
   const ProcessGrid& grid_;
+  std::map<std::pair<bool, size_t>, std::vector<Slot>> slots_;  // for training, or for forwards
 };
 
 }  // namespace anymesh

@@ -19,6 +19,8 @@ struct MicroBatch {
   // The gradient of the micro-batch's mean loss, with which a stage begins the backward of a loss
   // of its own, such as a router's; 0 in evaluation. The pipeline sets it.
   double loss_scale = 0;
+  // The run of the stage's layers that forward() runs, below chunks(). The pipeline sets it.
+  int chunk = 0;
 };
 
 // The layers that one rank holds, and the interface of a model to pipelines, ZeRO and checkpoints.
@@ -35,6 +37,10 @@ class StageModule {
 
   // Returns an uninitialised tensor of the shape and dtype that stages send each other.
   virtual torch::Tensor empty_hidden() const = 0;
+
+  // The runs of consecutive layers that it holds (schedule.h). forward() runs one of them. What is
+  // said of the first and the last stage holds of the first one's first and the last one's last.
+  virtual int chunks() const { return 1; }
 
   // The parameters, in the order in which DeepSpeed would flatten them.
   virtual const std::vector<ParamSpec>& params() const = 0;

@@ -273,8 +273,9 @@ void settle(CommandLine& line, Communicator& world) {
   });
   engine.settings = line.flags.settings();
   std::erase_if(engine.settings, [](const Setting& setting) {
-    return setting.flag == "local-ranks" || setting.flag.starts_with("pretend-rank");
-  });  // a checkpoint does not keep how ranks were started
+    return setting.flag == "local-ranks" || setting.flag.starts_with("pretend-rank") ||
+           setting.flag == "num-layers-per-virtual-pipeline-stage";
+  });  // a checkpoint does not keep how ranks were started, nor which layers followed which
 }
 
 // Puts the program's own schedule, if it has one, in place of the built-in one. Its decay ends with
@@ -341,7 +342,7 @@ void run(CommandLine& line, const Job& job) try {
   CommCounts counts;
   const bool count_calls = config.run.report_comm || config.run.profile_step > 0;
   const int lone = config.run.pretend_ranks > 0 ? config.run.pretend_rank : -1;
-  ProcessGrid grid(placement.world, config.parallel.topology(plan.dp),
+  ProcessGrid grid(placement.world, config.parallel.topology(plan.dp, config.engine.model.layers),
                    count_calls ? &counts : nullptr, placement.device, lone);
   grid.same_bits = SameBits::of(config.parallel.same_bits, config.engine.model.seq_length);
   std::optional<AllocationGauge> allocations;

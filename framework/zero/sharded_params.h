@@ -23,6 +23,7 @@ class ShardedParams {
     torch::Tensor param;
     StateTensor part;        // in memory or on disk
     std::vector<int> units;  // the stage's units that use it
+    int chunk = 0;           // theirs; another one's units do not follow them
   };
   ShardedParams() = default;
   ShardedParams(std::vector<Shard> shards, CommPtr dp);
@@ -40,6 +41,7 @@ class ShardedParams {
   struct Unit {
     std::vector<size_t> shards;
     int64_t part_numel = 0;
+    int chunk = 0;
     bool gathered = false;
   };
   // A unit's parts, being read into one buffer.
@@ -59,6 +61,7 @@ class ShardedParams {
   void gather(int unit);
   void release(int unit);
   bool may_need(int unit) const;
+  bool is_in_chunk_of(int other, int unit) const;
   Parts start_read(int unit);
   torch::Tensor take_parts(int unit);
   void drop_ahead();

@@ -82,7 +82,9 @@ void ZeroOptimizer::bucketed_gradients(Group& group) {
   };
   const size_t n = group.params.size();
   for (size_t first = 0, last = 0; first < n; first = last) {
-    for (int64_t numel = 0; last < n && (last == first || numel < kBucket); ++last)
+    const int chunk = group.params[first].chunk;  // has a backward of its own
+    for (int64_t numel = 0; last < n && group.params[last].chunk == chunk && numel < kBucket;
+         ++last)
       numel += group.layout.numel(last);
     GradientBucket& bucket = group.buckets.emplace_back(group.layout, first, last, group.replicas,
                                                         group.sums, 0, &reductions_);

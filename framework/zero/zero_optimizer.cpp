@@ -180,13 +180,14 @@ void ZeroOptimizer::shard_params() {
       int64_t start = 0;
       for (const ParamSpec& spec : group.params) {
         const int64_t part = zero3_part_numel(spec.tensor.numel(), replicas->size());
-        shards.push_back({spec.tensor.detach(), group.weights.narrow(start, part), spec.units});
+        shards.push_back(
+            {spec.tensor.detach(), group.weights.narrow(start, part), spec.units, spec.chunk});
         start += part;
       }
     }
     for (const Frozen& frozen : frozen_) {
       if (replicas_of(frozen.spec) == replicas)
-        shards.push_back({frozen.spec.tensor, frozen.part, frozen.spec.units});
+        shards.push_back({frozen.spec.tensor, frozen.part, frozen.spec.units, frozen.spec.chunk});
     }
     sharded_.emplace_back(std::move(shards), replicas);
     if (grid_.edp == grid_.dp) break;

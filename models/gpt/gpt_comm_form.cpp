@@ -19,7 +19,7 @@ class ClosedForm {
   ClosedForm(const GptConfig& gpt, const StepShape& step, int pp_rank)
       : c(gpt),
         k(step),
-        stage(gpt, step.mesh.pp_size, pp_rank),
+        stage(gpt, step.mesh, pp_rank),
         tied(!c.untie_embeddings_and_output_weights) {
     list_params();
     tensor_parallel();
@@ -37,7 +37,7 @@ class ClosedForm {
   static constexpr Kind kKinds[] = {Kind::kDecayed, Kind::kOthers, Kind::kExperts};
   struct Param {
     int64_t numel;
-    int unit;
+    GptStage::Place place;
     Kind kind;
     Sum sum;
   };
@@ -53,7 +53,7 @@ class ClosedForm {
       padded_vocab_size(c, std::max(k.mesh.tp_size, static_cast<int>(k.same_bits))) / t * h;
   const GptStage stage;
   const bool first = stage.first, last = stage.last, tied;
-  const int layers = stage.range.end - stage.range.begin;
+  const int64_t layers = static_cast<int64_t>(stage.layers.size());
   const bool whole = k.mesh.whole_experts, spread = k.mesh.ep_size > 1 || whole;
   int64_t regions = 0;  // of tensor parallelism: attentions, MLPs, and experts that tp cuts
   int64_t mixtures = 0;
@@ -83,18 +83,18 @@ class ClosedForm {
   // Lists what a rank of the stage holds of each parameter, and counts what its layers have.
   void list_params() {
     for (const GptParameter& parameter : gpt_parameters(c)) {
-      const std::optional<int> unit = stage.unit_of(parameter);
-      if (!unit || parameter.buffer) continue;
+      const std::optional<GptStage::Place> place = stage.place_of(parameter);
+      if (!place || parameter.buffer) continue;
       int64_t numel = parameter.vocabulary ? table * t : 1;
       for (const int64_t size : parameter.shape) numel *= parameter.vocabulary ? 1 : size;
       if (parameter.split_dim >= 0 && !(parameter.experts && whole)) numel /= t;
       if (parameter.experts) numel /= k.mesh.ep_size;
       const Kind others = parameter.weight_decay ? Kind::kDecayed : Kind::kOthers;
       params.push_back(
-          {numel, *unit, parameter.experts ? Kind::kExperts : others, parameter.tp_sum});
+          {numel, *place, parameter.experts ? Kind::kExperts : others, parameter.tp_sum});
     }
-    for (int i = stage.range.begin; i < stage.range.end; ++i) {
-      const bool mixture = c.has_experts(i);
+    for (const int layer : stage.layers) {
+      const bool mixture = c.has_experts(layer);
       mixtures += mixture;
       regions += 1 + (mixture ? !whole + (c.moe_shared_expert_intermediate_size > 0) : 1);
     }
@@ -192,9 +192,8 @@ class ClosedForm {
 
   void pipeline() {
     const int64_t part = k.sequence_parallel ? hidden / t : hidden;
-    if (!last) add("pp", "exchange", m, part);
-    if (!first) add("pp", "exchange", m, part);
-    add("pp", "broadcast", exact ? 2 : 1, 8);  // the loss
+    add("pp", "exchange", m * (2 * k.mesh.chunks - first - last), part);  // each way, but the ends
+    add("pp", "broadcast", exact ? 2 : 1, 8);                             // the loss
   }
 
   int64_t numel(Kind kind) const {
@@ -205,10 +204,12 @@ class ClosedForm {
 
   int64_t buckets(Kind kind) const {
     int64_t count = 0, open = kWindow;  // elements of the open bucket
+    int chunk = 0;
     for (const Param& param : params) {
       if (param.kind != kind) continue;
-      if (open >= kWindow) open = 0, ++count;
+      if (open >= kWindow || param.place.chunk != chunk) open = 0, ++count;
       open += param.numel;
+      chunk = param.place.chunk;
     }
     return count;
   }
@@ -238,13 +239,13 @@ class ClosedForm {
 
   // Stage 3 gathers a unit's parameters in each group that holds some.
   void gather_units(bool twice) {
-    const int head = stage.head_unit(), units = head + last;
+    const int head = stage.head().unit, units = head + last;
     for (int unit = 0; unit < units; ++unit) {
       std::map<std::string, int64_t> whole_of;
       if (twice && unit == head) whole_of["dp"] = rounded_up(table, d);
       for (const Param& param : params) {
         const std::string group = replicas(param.kind == Kind::kExperts);
-        if (param.unit == unit) whole_of[group] += rounded_up(param.numel, group_size(group));
+        if (param.place.unit == unit) whole_of[group] += rounded_up(param.numel, group_size(group));
       }
       for (const auto& [group, numel] : whole_of) add(group, "all_gather", 2 * m, numel * e);
     }

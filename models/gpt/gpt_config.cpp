@@ -84,6 +84,26 @@ void check_documents(const GptConfig& gpt) {
       "counts distances; leave it out");
 }
 
+void check_chunks(int layers, const Config& config, const BatchPlan& plan) {
+  const int each = config.parallel.layers_per_chunk, pp = config.parallel.pp;
+  if (each == 0) return;
+  const std::string chunk = with("--num-layers-per-virtual-pipeline-stage", each),
+                    stages = with("--pipeline-model-parallel-size", pp);
+  require(pp > 1, chunk, " needs stages to cut, got ", stages, "; leave it out, or use ",
+          "--pipeline-model-parallel-size 2");
+  require(layers % pp == 0 && layers / pp % each == 0, with("--num-layers", layers),
+          " must be divisible by ", stages, " x ", chunk, " = ", int64_t{pp} * each);
+  if (layers / pp == each) return;
+  const int64_t samples = int64_t{plan.samples_at_once} * pp;
+  for (const auto& [flag, size] :
+       {std::pair("--global-batch-size", int64_t{plan.global_batch_size}),
+        {"--rampup-batch-size", plan.ramp.start},
+        {"--rampup-batch-size", plan.ramp.increment}})
+    require(size % samples == 0, chunk, ": ", flag, " (", size, ") must be divisible by ", samples,
+            ", --micro-batch-size x data-parallel size x ", stages,
+            ": micro-batches go through a chunk in groups of as many as there are stages");
+}
+
 void check_mesh(const GptConfig& gpt, const ParallelConfig& parallel) {
   require(!gpt.no_pipeline_parallel || parallel.pp == 1,
           "--no-pipeline-parallel: ", with("--pipeline-model-parallel-size", parallel.pp),
@@ -227,6 +247,7 @@ void validate(const Config& config, const GptConfig& gpt, int world_size) {
   validate(gpt);
   check_documents(gpt);
   check_mesh(gpt, config.parallel);
+  check_chunks(gpt.num_layers, config, plan_batches(config, world_size));
   check_expert_mesh(gpt, config.parallel);
   check_same_bits(gpt, config);
   check_new_router(gpt, config.checkpoint.load + config.checkpoint.pretrained_checkpoint);

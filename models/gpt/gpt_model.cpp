@@ -17,7 +17,7 @@ GptModel::GptModel(const GptConfig& config, const ProcessGrid& grid, torch::Dtyp
       tp_{grid.tp, sequence_parallel, grid.same_bits.blocks},
       options_(torch::dtype(dtype).device(grid.device)),
       micro_batch_size_(micro_batch_size),
-      stage_(config, grid.topology.pp_size, grid.coord.pp) {
+      stage_(config, grid.topology, grid.coord.pp) {
   StageParams params(config, grid, tp_, options_, seed);
   if (stage_.first) {
     const std::string embed =
@@ -27,9 +27,8 @@ GptModel::GptModel(const GptConfig& config, const ProcessGrid& grid, torch::Dtyp
     position_embeddings_ = params[embed + "position_embeddings.weight"];
   }
   const RelativePositions positions(config, *grid.tp, options_);
-  layers_.reserve(static_cast<size_t>(stage_.range.end - stage_.range.begin));
-  for (int layer = stage_.range.begin; layer < stage_.range.end; ++layer)
-    layers_.emplace_back(params, layer, config, positions);
+  layers_.reserve(stage_.layers.size());
+  for (const int layer : stage_.layers) layers_.emplace_back(params, layer, config, positions);
   final_layernorm_ = params.norm(std::to_string(config.num_layers + 2));
   output_table_ = params.output_table();
   params_ = params.take();
@@ -38,18 +37,20 @@ GptModel::GptModel(const GptConfig& config, const ProcessGrid& grid, torch::Dtyp
 torch::Tensor GptModel::forward(const torch::Tensor& input, const MicroBatch& batch) {
   torch::Tensor hidden = input;
   const LayerContext context = layer_context(batch, config_);
-  if (stage_.first) {
+  const LayerRange chunk = stage_.chunks[static_cast<size_t>(batch.chunk)];
+  if (stage_.first && batch.chunk == 0) {
     hidden =
         runner_.run(0, {}, [&](const torch::Tensor&) { return embed(batch, context.positions); });
   }
-  int unit = stage_.first;
-  for (const TransformerLayer& layer : layers_) {
-    hidden = runner_.run(unit++, hidden, [&layer, context](const torch::Tensor& h) {
-      return layer.forward(h, context);
-    });
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    if (stage_.layers[i] < chunk.begin || stage_.layers[i] >= chunk.end) continue;
+    const TransformerLayer& layer = layers_[i];
+    hidden = runner_.run(
+        stage_.first + static_cast<int>(i), hidden,
+        [&layer, context](const torch::Tensor& h) { return layer.forward(h, context); });
   }
-  if (!stage_.last) return hidden;
-  return runner_.run(unit, hidden, [this, batch](const torch::Tensor& h) {
+  if (!stage_.last || batch.chunk + 1 < chunks()) return hidden;
+  return runner_.run(stage_.head().unit, hidden, [this, batch](const torch::Tensor& h) {
     if (!batch.labels.defined()) return logits(h);
     const torch::Tensor losses =
         vocab_parallel_cross_entropy(logits(h), batch.labels, config_.vocab_size, tp_);  // [b, s]
@@ -63,13 +64,11 @@ void GptModel::after_step(bool skipped) {
   c10::NoGradGuard no_grad;
   std::vector<std::pair<int, const Router*>> routers;
   std::vector<torch::Tensor> counts;
-  int layer = stage_.range.begin;
-  for (const TransformerLayer& each : layers_) {
-    if (each.router() && each.router()->counts().defined()) {
-      routers.emplace_back(layer, each.router());
-      counts.push_back(each.router()->counts());
-    }
-    ++layer;
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const Router* const router = layers_[i].router();
+    if (!router || !router->counts().defined()) continue;
+    routers.emplace_back(stage_.layers[i], router);
+    counts.push_back(router->counts());
   }
   if (routers.empty()) return;
   const torch::Tensor all = at::stack(counts);  // [layers, E]

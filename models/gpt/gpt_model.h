@@ -11,8 +11,9 @@
 
 namespace anymesh {
 
-// One stage of a GPT: [embedding] layers [begin, end) [norm, logits, loss]. The brackets are on the
-// first and last stage.
+// One stage of a GPT: [embedding] layers [norm, logits, loss]. The brackets are on the first and the
+// last stage. With several chunks, the embedding is in the first one's first, and the head in the
+// last one's last.
 //
 // Its parameters are in gpt_parameters.h. With tied weights the last stage has its own copy of the
 // word embeddings. Its gradient is added to the first stage's once per step.
@@ -24,6 +25,7 @@ class GptModel final : public StageModule {
   // Returns this rank's logits, [b, s, v/t], on the last stage if the batch has no labels.
   torch::Tensor forward(const torch::Tensor& hidden, const MicroBatch& batch) override;
   torch::Tensor empty_hidden() const override;
+  int chunks() const override { return static_cast<int>(stage_.chunks.size()); }
   const std::vector<ParamSpec>& params() const override { return params_; }
   void after_step(bool skipped) override;
   std::vector<std::string> step_notes() const override;

@@ -186,18 +186,32 @@ class Builder {
 
 std::vector<GptParameter> gpt_parameters(const GptConfig& config) { return Builder(config).run(); }
 
-GptStage::GptStage(const GptConfig& config, int pp_size, int pp_rank)
-    : range(layers_of_stage(config.num_layers, pp_size, pp_rank)),
-      first(pp_rank == 0),
-      last(pp_rank == pp_size - 1) {}
+GptStage::GptStage(const GptConfig& config, const Topology& mesh, int pp_rank)
+    : first(pp_rank == 0), last(pp_rank == mesh.pp_size - 1) {
+  for (int chunk = 0; chunk < mesh.chunks; ++chunk) {
+    chunks.push_back(layers_of_stage(config.num_layers, mesh.pp_size * mesh.chunks,
+                                     chunk * mesh.pp_size + pp_rank));
+    for (int layer = chunks.back().begin; layer < chunks.back().end; ++layer)
+      layers.push_back(layer);
+  }
+}
 
-std::optional<int> GptStage::unit_of(const GptParameter& parameter) const {
+std::optional<GptStage::Place> GptStage::place_of(const GptParameter& parameter) const {
   const int layer = parameter.layer - 2;
-  if (layer < 0 && first) return 0;
-  if (layer >= range.begin && layer < range.end) return first + layer - range.begin;
-  // The last stage's range ends where the model's layers do.
-  if (last && (layer >= range.end || parameter.tied)) return head_unit();
+  if (layer < 0 && first) return Place{0, 0};
+  int unit = first;
+  for (size_t chunk = 0; chunk < chunks.size(); ++chunk) {
+    const auto [begin, end] = chunks[chunk];
+    if (layer >= begin && layer < end) return Place{unit + layer - begin, static_cast<int>(chunk)};
+    unit += end - begin;
+  }
+  // The last stage's layers end where the model's do.
+  if (last && (parameter.tied || layer > layers.back())) return head();
   return {};
+}
+
+GptStage::Place GptStage::head() const {
+  return {first + static_cast<int>(layers.size()), static_cast<int>(chunks.size()) - 1};
 }
 
 }  // namespace anymesh

@@ -5,7 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "framework/pipeline/schedule.h"
+#include "framework/comm/topology.h"
+#include "framework/format/layout.h"
 #include "models/gpt/gpt_config.h"
 
 namespace anymesh {
@@ -45,16 +46,20 @@ struct GptParameter {
 // In the order in which DeepSpeed would flatten them.
 std::vector<GptParameter> gpt_parameters(const GptConfig& config);
 
-// A stage's part of them: layers [range.begin, range.end), and the embedding and the head at the
-// ends.
+// A stage's part of them: its chunks' layers, and the embedding and the head at the ends.
 struct GptStage {
-  GptStage(const GptConfig& config, int pp_size, int pp_rank);
+  GptStage(const GptConfig& config, const Topology& mesh, int pp_rank);
 
-  // Returns the unit of the stage (stage.h) that uses the parameter; none if it does not hold it.
-  std::optional<int> unit_of(const GptParameter& parameter) const;
-  int head_unit() const { return first + range.end - range.begin; }
+  // Where a parameter is used: in a unit of the stage (unit_runner.h), which belongs to a chunk.
+  struct Place {
+    int unit, chunk;
+  };
+  // Returns none if the stage does not hold the parameter.
+  std::optional<Place> place_of(const GptParameter& parameter) const;
+  Place head() const;
 
-  LayerRange range;
+  std::vector<LayerRange> chunks;
+  std::vector<int> layers;  // of all chunks, in order; the i-th one is unit first + i
   bool first, last;
 };
 

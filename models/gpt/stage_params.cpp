@@ -11,13 +11,14 @@ StageParams::StageParams(const GptConfig& config, const ProcessGrid& grid, const
   builder_.vocabulary_multiple =
       config.make_vocab_size_divisible_by * std::max(1, tp.blocks_here());
   builder_.ep = {grid.ep, grid.topology.whole_experts};
-  const GptStage stage(config, grid.topology.pp_size, grid.coord.pp);
+  const GptStage stage(config, grid.topology, grid.coord.pp);
   for (const GptParameter& parameter : gpt_parameters(config)) {
-    const std::optional<int> unit = stage.unit_of(parameter);
-    if (!unit) continue;
+    const std::optional<GptStage::Place> place = stage.place_of(parameter);
+    if (!place) continue;
     using Sum = GptParameter::Sum;
     builder_.layer = parameter.layer;
-    builder_.unit = *unit;
+    builder_.unit = place->unit;
+    builder_.chunk = place->chunk;
     const torch::Tensor leaf =
         builder_.add({.name = parameter.name,
                       .other_name = parameter.other_name,
@@ -38,7 +39,7 @@ StageParams::StageParams(const GptConfig& config, const ProcessGrid& grid, const
     parts_[parameter.name] = parameter.sub_params;
     if (parameter.frozen) leaf.requires_grad_(false);
     if (!parameter.vocabulary || !stage.last) continue;
-    builder_.unit = stage.head_unit();
+    builder_.unit = stage.head().unit;
     const bool twice = parameter.tied && stage.first;
     output_table_ = twice ? builder_.use_again(parameter.name) : leaf;
   }

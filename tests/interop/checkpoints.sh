@@ -20,6 +20,7 @@ cases=(
   "z3-bf16 1,1,3,3 --bf16 --save-16bit-model"
   "z3-fp32-tp 2,1,2,3"
   "z3-bf16-pipeline 1,2,2,3 --bf16 --save-16bit-model"
+  "z1-bf16-chunks 2,2,1,1 --bf16 --num-layers 4 --num-layers-per-virtual-pipeline-stage 1 --global-batch-size 4"
   "z1-fp32-frozen 1,1,2,1 --freeze embeddings ^[23]\. --save-16bit-model"
   "z2-bf16-frozen 1,1,2,2 --bf16 --freeze embeddings ^[23]\."
   "z2-fp32-frozen-mesh 2,2,2,2 --freeze embeddings ^[23]\. --save-16bit-model"

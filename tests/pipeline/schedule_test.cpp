@@ -2,38 +2,120 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+#include <stdexcept>
 #include <string>
+
+#include "framework/format/layout.h"
 
 namespace anymesh {
 namespace {
 
-TEST(OneFOneB, IsTheFigure) {
+std::string text_of(const std::vector<Step>& steps) {
   std::string text;
-  for (const Step& step : one_f_one_b(0, 4, 6)) {
-    text += step.op == Op::Forward ? 'F' : 'B';
-    text += std::to_string(step.micro_batch);
-    text += ' ';
+  for (const auto& [op, micro_batch, chunk] : steps) {
+    text += op == Op::Forward ? 'F' : 'B';
+    text += std::to_string(micro_batch) + (chunk > 0 ? "'" : "") + ' ';
   }
-  EXPECT_EQ(text, "F0 F1 F2 F3 B0 F4 B1 F5 B2 B3 B4 B5 ");
+  return text;
+}
+
+std::vector<std::vector<Step>> steps_of(const PipelineShape& shape) {
+  std::vector<std::vector<Step>> steps;
+  for (int stage = 0; stage < shape.stages; ++stage) steps.push_back(one_f_one_b(stage, shape));
+  return steps;
+}
+
+template <class Check>
+void for_each_shape(const Check& check) {
+  for (int stages = 1; stages <= 6; ++stages)
+    for (int chunks = 1; chunks <= (stages == 1 ? 1 : 4); ++chunks)
+      for (int n = 1; n <= 18; ++n)
+        if (chunks == 1 || n % stages == 0) check(PipelineShape{stages, n, chunks});
+}
+
+TEST(OneFOneB, IsTheFigure) {
+  EXPECT_EQ(text_of(one_f_one_b(0, {.stages = 4, .micro_batches = 6})),
+            "F0 F1 F2 F3 B0 F4 B1 F5 B2 B3 B4 B5 ");
+}
+
+// Figure 4 of the paper, its last device: the second chunk follows after four micro-batches.
+TEST(OneFOneB, IsInterleaved) {
+  EXPECT_EQ(text_of(one_f_one_b(3, {.stages = 4, .micro_batches = 4, .chunks = 2})),
+            "F0 F1 F2 F3 F0' B0' F1' B1' F2' B2' F3' B3' B0 B1 B2 B3 ");
 }
 
 TEST(OneFOneB, EveryMicroBatchOnceAndFewInFlight) {
-  for (int stages = 1; stages <= 8; ++stages) {
-    for (int stage = 0; stage < stages; ++stage) {
-      for (int n = 1; n <= 12; ++n) {
-        int in_flight = 0, peak = 0, forward = 0, backward = 0;
-        for (const Step& step : one_f_one_b(stage, stages, n)) {
-          EXPECT_EQ(step.micro_batch, step.op == Op::Forward ? forward++ : backward++);
-          in_flight += step.op == Op::Forward ? 1 : -1;
-          ASSERT_GE(in_flight, 0);
-          peak = std::max(peak, in_flight);
-        }
-        EXPECT_EQ(forward, n);
-        EXPECT_EQ(backward, n);
-        EXPECT_EQ(peak, std::min(stages - stage, n));
+  for_each_shape([](const PipelineShape& shape) {
+    for (int stage = 0; stage < shape.stages; ++stage) {
+      std::vector<int> forward(4), backward(4);
+      int in_flight = 0, peak = 0;
+      for (const auto& [op, micro_batch, chunk] : one_f_one_b(stage, shape)) {
+        auto& next = (op == Op::Forward ? forward : backward)[static_cast<size_t>(chunk)];
+        EXPECT_EQ(micro_batch, next++);  // a chunk adds gradients in the order of micro-batches
+        in_flight += op == Op::Forward ? 1 : -1;
+        ASSERT_GE(in_flight, 0);
+        peak = std::max(peak, in_flight);
       }
+      for (int chunk = 0; chunk < shape.chunks; ++chunk) {
+        EXPECT_EQ(forward[static_cast<size_t>(chunk)], shape.micro_batches);
+        EXPECT_EQ(backward[static_cast<size_t>(chunk)], shape.micro_batches);
+      }
+      const int later = shape.stages - stage - 1;
+      const int most = shape.chunks == 1 ? later : 2 * later + (shape.chunks - 1) * shape.stages;
+      EXPECT_EQ(peak, std::min(most + 1, shape.micro_batches * shape.chunks));
     }
-  }
+  });
+}
+
+// The bubble: a stage waits (stages - 1) forwards and backwards of one chunk, 1 / chunks of those
+// of its layers (arXiv:2104.04473, sections 2.2.1 and 2.2.2).
+TEST(Slots, HaveTheBubbleOfTheClosedForm) {
+  for_each_shape([](const PipelineShape& shape) {
+    for (int stage = 0; stage < shape.stages; ++stage) {
+      const std::vector<Slot> slots = slots_of(stage, steps_of(shape), shape.chunks);
+      int waits = 0;
+      for (const Slot& slot : slots) waits += !slot.step;
+      EXPECT_EQ(waits, 2 * (shape.stages - 1));
+      EXPECT_EQ(slots.size(), 2 * static_cast<size_t>(shape.micro_batches * shape.chunks) +
+                                  2 * static_cast<size_t>(shape.stages - 1));
+    }
+  });
+}
+
+// Each message is received in the slot in which it is sent, before the step that needs it, and a
+// stage sends every other one at most one in a slot, so that the order tells them apart.
+TEST(Slots, EveryMessageIsReceivedOnceInTime) {
+  for_each_shape([](const PipelineShape& shape) {
+    std::vector<std::vector<Slot>> all;
+    for (int stage = 0; stage < shape.stages; ++stage)
+      all.push_back(slots_of(stage, steps_of(shape), shape.chunks));
+    size_t sent = 0, received = 0, needed = 0;
+    for (size_t stage = 0; stage < all.size(); ++stage) {
+      std::set<Step> here;
+      for (size_t at = 0; at < all[stage].size(); ++at) {
+        const Slot& slot = all[stage][at];
+        sent += slot.to.has_value();
+        if (slot.step) needed += here.erase(*slot.step);
+        for (const auto& [from, needed_by] : slot.arrivals) {
+          EXPECT_EQ(all[static_cast<size_t>(from)][at].to, static_cast<int>(stage));
+          EXPECT_TRUE(here.insert(needed_by).second);
+          ++received;
+        }
+      }
+      EXPECT_TRUE(here.empty());
+    }
+    const auto messages = static_cast<size_t>(2 * shape.micro_batches) *
+                          static_cast<size_t>(shape.stages * shape.chunks - 1);
+    EXPECT_EQ(sent, messages);
+    EXPECT_EQ(received, messages);
+    EXPECT_EQ(needed, messages);
+  });
+}
+
+TEST(Slots, StagesThatWaitForEachOtherAreRefused) {
+  const Step forward{Op::Forward, 0}, backward{Op::Backward, 0};
+  EXPECT_THROW(slots_of(0, {{backward, forward}, {forward, backward}}, 1), std::logic_error);
 }
 
 TEST(LayersOfStage, CoverAllLayersEvenly) {

@@ -1,9 +1,9 @@
 #include <algorithm>
 
-#include "framework/pipeline/schedule.h"
 #include "framework/util/errors.h"
 #include "framework/util/format.h"
 #include "framework/zero/stage.h"
+#include "models/gpt/gpt_parameters.h"
 #include "tools/plot/figure.h"
 #include "tools/plot/recorded_run.h"
 
@@ -69,11 +69,21 @@ std::string captions(const Topology& mesh, int dp, const MeshPlaces& places) {
   return svg;
 }
 
+std::string layers_of(const GptStage& stage) {
+  std::string text = stage.layers.size() == 1 ? "layer " : "layers ";
+  for (const LayerRange& chunk : stage.chunks) {
+    if (&chunk != &stage.chunks.front()) text += ", ";
+    text += std::to_string(chunk.begin);
+    if (chunk.end - chunk.begin > 1) text += "-" + std::to_string(chunk.end - 1);
+  }
+  return text;
+}
+
 }  // namespace
 
 Figure mesh_figure(const RecordedRun& recorded) {
   const RunSettings run = settings_of(recorded);
-  const Topology& mesh = recorded.mesh;
+  const Topology mesh = run.config.parallel.topology(recorded.mesh.dp_size, run.gpt.num_layers);
   if (mesh.tp_size > 16 || mesh.pp_size > 16 || mesh.world_size() > 256)
     throw_error("expected a mesh of up to 256 ranks, with tensor and pipeline up to 16");
   const MeshPlaces places(mesh);
@@ -84,12 +94,8 @@ Figure mesh_figure(const RecordedRun& recorded) {
     const Coord at = mesh.coord_of(rank);
     const double x = places.x(at), y = places.y(at);
     if (places.begins_row(at)) {
-      const LayerRange range = layers_of_stage(run.gpt.num_layers, mesh.pp_size, at.pp);
       svg += text_at(x - 12, y + 11, "label end", "stage " + std::to_string(at.pp)) +
-             text_at(x - 12, y + 27, "tick end",
-                     range.end - range.begin == 1
-                         ? string_printf("layer %d", range.begin)
-                         : string_printf("layers %d-%d", range.begin, range.end - 1));
+             text_at(x - 12, y + 27, "tick end", layers_of(GptStage(run.gpt, mesh, at.pp)));
     }
     svg += text_at(x, y + 11, "label", (narrow ? "" : "rank ") + std::to_string(rank)) +
            holdings(mesh, at, run.config.engine.zero.stage, places);

@@ -158,8 +158,9 @@ RecordedRun read_record(const fs::path& path) {
     for (const auto& [name, read] : kReaders)
       if (event == name) read(line, run);
   }
-  const auto& [pp, dp, tp, ep, whole_experts] = run.mesh;
-  if (pp < 1 || dp < 1 || tp < 1 || double(pp) * dp * tp > kMostRanks)
+  const Topology& mesh = run.mesh;
+  if (mesh.pp_size < 1 || mesh.dp_size < 1 || mesh.tp_size < 1 ||
+      double(mesh.pp_size) * mesh.dp_size * mesh.tp_size > kMostRanks)
     throw_error<DamagedFile>(path.string(), ": expected the start of a run with a mesh of 1 to ",
                              kMostRanks, " ranks, as pretrain_gpt --loss-csv writes it");
   return run;

@@ -37,7 +37,7 @@ RunForm form_of(const RecordedRun& run) {
     if (!config.engine.freeze.empty()) throw_error("some parameters are frozen");
     if (!config.batch.rampup_batch_size.empty()) throw_error("its batches grow");
     check_size(gpt, config, run.mesh);
-    const StepShape step{.mesh = config.parallel.topology(run.mesh.dp_size),
+    const StepShape step{.mesh = config.parallel.topology(run.mesh.dp_size, gpt.num_layers),
                          .zero_stage = config.engine.zero.stage,
                          .micro_batches = plan.num_microbatches,
                          .micro_batch_size = config.batch.micro_batch_size,

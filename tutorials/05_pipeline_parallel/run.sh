@@ -9,6 +9,10 @@ for pp in 2 4; do
   bitwise one pp$pp "pp $pp against one process"
 done
 
+train 1,2,1,0 chunks --num-layers-per-virtual-pipeline-stage 1
+say "pp 2, in chunks of a layer: loss $(loss chunks 60) at step 60"
+bitwise one chunks "pp 2 in chunks of a layer against one process"
+
 # Prints the forwards and backwards of each rank, in the order of the trace.
 order() {
   awk -F'"pid":' '

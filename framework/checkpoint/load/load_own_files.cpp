@@ -217,7 +217,8 @@ OwnFiles find_own_files(const fs::path& metadata_file, const Value& metadata,
                        .dp_size = static_cast<int>(metadata.at(keys::kDpWorldSize).as_int()),
                        .tp_size = static_cast<int>(degrees.at(keys::kTpDegree).as_int()),
                        .ep_size = spread.ep_size,
-                       .whole_experts = spread.whole};
+                       .whole_experts = spread.whole,
+                       .chunks = mesh.chunks};  // the names of parameters tell
   if (saved != mesh) return {};
   const int dp = run.grid.coord.dp, mp = run.grid.model->rank();
   // By use_data_before_expert_parallelism, ranks hold other experts under the same names and

@@ -193,6 +193,10 @@ void expect_equal(const CommCounts& actual, CommForm expected, int tp_ranks) {
 bool choose(int choice, VolumeCase& k) {
   k.recompute = choice & 1, k.sequence = choice & 2, k.llama = choice >= 4, k.experts = choice >= 8;
   k.micro_batches = 1 + (choice + choice / 3 + k.zero_stage) % 3;
+  if (k.mesh.chunks > 1) {
+    k.micro_batches *= k.mesh.pp_size;
+    k.num_layers = 2 * k.mesh.pp_size * k.mesh.chunks;
+  }
   return !k.spread() || (k.experts && (k.sequence || !k.mesh.whole_experts));
 }
 
@@ -228,19 +232,14 @@ RANKS_TEST(CommVolumeOfProcesses, MpiSendsThePayloads) {
   struct {
     Topology mesh;
     int zero_stage, choice;
-  } const cases[] = {{{1, 2, 1, 2}, 0, 8},
-                     {{2, 2, 2, 2}, 1, 11},
-                     {{1, 4, 1, 2}, 2, 9},
-                     {{1, 2, 2, 4, true}, 3, 10},
-                     {{1, 4, 2, 2, true}, 1, 10},
-                     {{1, 1, 1}, 0, 0},
-                     {{1, 1, 4}, 3, 6},
-                     {{1, 3, 1}, 2, 5},
-                     {{3, 1, 1}, 1, 1},
-                     {{1, 2, 2}, 1, 3},
-                     {{2, 2, 2}, 3, 7},
-                     {{4, 2, 1}, 0, 4},
-                     {{1, 1, 4}, 0, 2}};
+  } const cases[] = {
+      {{1, 2, 1, 2}, 0, 8},        {{2, 2, 2, 2}, 1, 11},
+      {{1, 4, 1, 2}, 2, 9},        {{1, 2, 2, 4, true}, 3, 10},
+      {{1, 4, 2, 2, true}, 1, 10}, {{1, 1, 1}, 0, 0},
+      {{1, 1, 4}, 3, 6},           {{1, 3, 1}, 2, 5},
+      {{3, 1, 1}, 1, 1},           {{1, 2, 2}, 1, 3},
+      {{2, 2, 2}, 3, 7},           {{4, 2, 1}, 0, 4},
+      {{1, 1, 4}, 0, 2},           {{.pp_size = 2, .dp_size = 2, .chunks = 3}, 2, 5}};
   for (const auto& [mesh, zero_stage, choice] : cases) {
     VolumeCase k{.mesh = mesh, .zero_stage = zero_stage};
     EXPECT_TRUE(choose(choice, k));
@@ -258,6 +257,7 @@ RANKS_TEST(CommVolumeOfProcesses, MpiSendsThePayloads) {
 std::string name_of_mesh(const testing::TestParamInfo<std::tuple<Topology, int>>& info) {
   const auto& [mesh, zero_stage] = info.param;
   return c10::str("pp", mesh.pp_size, "dp", mesh.dp_size, "tp", mesh.tp_size, "zero", zero_stage,
+                  mesh.chunks > 1 ? c10::str("chunks", mesh.chunks) : "",
                   mesh.ep_size > 1 ? c10::str("ep", mesh.ep_size) : "",
                   mesh.whole_experts ? "whole" : "");
 }
@@ -275,6 +275,13 @@ INSTANTIATE_TEST_SUITE_P(Meshes, CommVolume,
                                                           Topology{4, 2, 1}),
                                           testing::Values(0, 1, 2, 3)),
                          name_of_mesh);
+
+INSTANTIATE_TEST_SUITE_P(
+    Chunks, CommVolume,
+    testing::Combine(testing::Values(Topology{.pp_size = 2, .dp_size = 2, .chunks = 2},
+                                     Topology{.pp_size = 4, .tp_size = 2, .chunks = 2}),
+                     testing::Values(0, 1, 2, 3)),
+    name_of_mesh);
 
 // The leading terms for a model without padding, as the papers give them.
 struct PaperTerms : RankFixture {
