@@ -14,7 +14,8 @@ constexpr bool kValue = true;
 constexpr bool kSwitch = false;
 
 constexpr std::string_view kRecompute =
-    "use --activation-checkpointing, which keeps only the input of each layer";
+    "use --activation-checkpointing, which keeps only the input of each layer, or "
+    "--recompute-modules, only those of parts of it";
 
 constexpr Foreign kForeignFlags[] = {
     // Communication and kernels: they compute the same numbers by other means.

@@ -39,13 +39,16 @@ struct Recomputed : torch::autograd::Function<Recomputed> {
 
 }  // namespace
 
+// If x requires no gradient, no earlier parameter is trained. What is recomputed would then get no
+// gradient for its own parameters either.
+torch::Tensor recomputed(const torch::Tensor& x, const UnitRunner::Forward& forward) {
+  const bool keeps = x.defined() && x.requires_grad() && at::GradMode::is_enabled();
+  return keeps ? Recomputed::apply(x, forward) : forward(x);
+}
+
 torch::Tensor UnitRunner::run(int unit, const torch::Tensor& hidden, const Forward& forward) const {
   if (observer_) observer_->before_forward(unit);
-  // If `hidden` requires no gradient, no earlier parameter is trained. A recomputed unit would then
-  // get no gradient for its own parameters either.
-  const bool recompute =
-      recompute_ && at::GradMode::is_enabled() && hidden.defined() && hidden.requires_grad();
-  torch::Tensor output = recompute ? Recomputed::apply(hidden, forward) : forward(hidden);
+  torch::Tensor output = recompute_ ? recomputed(hidden, forward) : forward(hidden);
   if (observer_) {
     observer_->after_forward(unit);
     if (output.requires_grad()) {

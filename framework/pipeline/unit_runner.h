@@ -39,4 +39,7 @@ class UnitRunner {
   bool recompute_ = false;
 };
 
+// Runs a part of a unit in the same way: keeps x, and in backward runs forward(x) once more.
+torch::Tensor recomputed(const torch::Tensor& x, const UnitRunner::Forward& forward);
+
 }  // namespace anymesh

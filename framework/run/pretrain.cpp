@@ -274,8 +274,9 @@ void settle(CommandLine& line, Communicator& world) {
   engine.settings = line.flags.settings();
   std::erase_if(engine.settings, [](const Setting& setting) {
     return setting.flag == "local-ranks" || setting.flag.starts_with("pretend-rank") ||
-           setting.flag == "num-layers-per-virtual-pipeline-stage";
-  });  // a checkpoint does not keep how ranks were started, nor which layers followed which
+           setting.flag == "num-layers-per-virtual-pipeline-stage" ||
+           setting.flag == "recompute-modules";
+  });  // a checkpoint does not keep what changes no number
 }
 
 // Puts the program's own schedule, if it has one, in place of the built-in one. Its decay ends with

@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "framework/pipeline/unit_runner.h"
 #include "framework/tensor_parallel/mappings.h"
 
 namespace anymesh {
@@ -65,6 +66,7 @@ ParallelAttention::ParallelAttention(const StageParams& params, const std::strin
       window_(config.window()),
       layer_(static_cast<uint32_t>(layer)),
       dropout_(config.attention_dropout),
+      recomputes_(config.recomputes("core_attn")),
       positions_(positions),
       query_key_value_{params.column_parallel(name + ".query_key_value"),
                        params.adapter({{name + ".q_proj", group_size_ * head_dim_},
@@ -84,7 +86,11 @@ torch::Tensor ParallelAttention::forward(const torch::Tensor& hidden, const Laye
       normed(query_key_value_
                  .forward(hidden, context.dropout)                       // [b, s, (n+2k)d/t]
                  .unflatten(2, {groups_, group_size_ + 2, head_dim_}));  // [b, s, k/t, n/k+2, d]
-  return dense_.forward(mix ? mix(*this, qkv) : attend(qkv, context), context.dropout);
+  const auto core = [this, context](const torch::Tensor& x) { return attend(x, context); };
+  const torch::Tensor mixed = mix           ? mix(*this, qkv)
+                              : recomputes_ ? recomputed(qkv, core)
+                                            : attend(qkv, context);
+  return dense_.forward(mixed, context.dropout);
 }
 
 torch::Tensor ParallelAttention::normed(const torch::Tensor& qkv) const {

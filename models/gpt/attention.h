@@ -59,6 +59,7 @@ class ParallelAttention {
   int64_t window_;                                       // see GptConfig::window()
   uint32_t layer_;
   double dropout_;
+  bool recomputes_;  // what lies between the projections
   RelativePositions positions_;
   Adapted<ColumnParallelLinear> query_key_value_;
   HeadNorms head_norms_;

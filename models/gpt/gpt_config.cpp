@@ -77,6 +77,12 @@ void check_adapters(const GptConfig& gpt) {
           ", which changes the routers; give --moe-router-bias-update-rate 0");
 }
 
+void check_modules(const std::vector<std::string>& modules) {
+  for (const std::string& module : modules)
+    require(module == "core_attn" || module == "mlp" || module == "moe", "--recompute-modules ",
+            module, ": expected some of core_attn, mlp, moe");
+}
+
 void check_documents(const GptConfig& gpt) {
   require(
       !gpt.reset_position_ids || gpt.learned_positions() || gpt.rotary(),
@@ -191,6 +197,10 @@ int GptConfig::window() const {
   return *before + 1;
 }
 
+bool GptConfig::recomputes(const std::string& module) const {
+  return std::ranges::find(recompute_modules, module) != recompute_modules.end();
+}
+
 bool GptConfig::has_experts(int layer) const {
   if (num_experts <= 1) return false;
   return moe_layer_freq.size() == 1 ? layer % moe_layer_freq[0] == 0
@@ -240,6 +250,7 @@ void validate(const GptConfig& gpt) {
   check_experts(gpt);
   check_positions(gpt);
   check_adapters(gpt);
+  check_modules(gpt.recompute_modules);
 }
 
 void validate(const Config& config, const GptConfig& gpt, int world_size) {

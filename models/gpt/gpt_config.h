@@ -75,6 +75,9 @@ struct GptConfig {
   bool has_experts(int layer) const;
   int moe_ffn_size() const { return moe_ffn_hidden_size != 0 ? moe_ffn_hidden_size : ffn_size(); }
 
+  std::vector<std::string> recompute_modules;  // parts of a layer, by Megatron's names
+  bool recomputes(const std::string& module) const;
+
   // Positions
   std::string position_embedding_type = "absolute";  // see alibi(), rotary(), learned_positions()
   bool add_position_embedding = true;

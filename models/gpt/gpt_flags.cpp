@@ -194,7 +194,9 @@ std::vector<std::string> adapter_flags(const GptConfig& gpt) {
 // tokens choose their ranks.
 int64_t kept_inside(const GptConfig& gpt) {
   const int64_t heads = gpt.num_attention_heads + 2 * int64_t{gpt.key_value_heads()},
-                mlp = gpt.num_experts > 1 ? 0 : int64_t{gpt.ffn_size()} * (gpt.gated() ? 2 : 1);
+                mlp = gpt.num_experts > 1 || gpt.recomputes("mlp")
+                          ? 0
+                          : int64_t{gpt.ffn_size()} * (gpt.gated() ? 2 : 1);
   return heads * gpt.head_dim() + mlp;
 }
 
@@ -241,6 +243,12 @@ void add_flags(FlagTable& flags, GptConfig& gpt) {
             {.least = 0, .below = 1, .decides = kTraining});
   flags.add("hidden-dropout", gpt.hidden_dropout, "of the embedding and of each sublayer's output",
             {.least = 0, .below = 1, .decides = kTraining});
+  flags.add("recompute-modules", gpt.recompute_modules,
+            "parts of a layer of which only the input is kept, and whose forward pass is repeated: "
+            "core_attn (between the projections), mlp, moe (the experts)",
+            {.shown = "none",
+             .excludes = {"--activation-checkpointing, which repeats whole layers"},
+             .decides = kNothing});
   add_architecture_flags(flags, gpt);
   add_expert_flags(flags, gpt);
   add_position_flags(flags, gpt);

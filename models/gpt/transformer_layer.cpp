@@ -1,5 +1,7 @@
 #include "models/gpt/transformer_layer.h"
 
+#include "framework/pipeline/unit_runner.h"
+
 namespace anymesh {
 
 TransformerLayer::TransformerLayer(const StageParams& params, int layer, const GptConfig& config,
@@ -8,6 +10,7 @@ TransformerLayer::TransformerLayer(const StageParams& params, int layer, const G
       layer_(static_cast<uint32_t>(layer)),
       dropout_(config.hidden_dropout),
       parallel_(config.use_parallel_residual),
+      recomputes_mlp_(config.recomputes(config.has_experts(layer) ? "moe" : "mlp")),
       input_layernorm_(params.norm(std::to_string(layer + 2) + ".input_layernorm")),
       self_attention_(params, std::to_string(layer + 2) + ".self_attention", layer, config,
                       positions),
@@ -29,8 +32,10 @@ torch::Tensor TransformerLayer::forward(const torch::Tensor& hidden, const Layer
   const auto [sum, normed] =
       parallel_ ? SumAndNorm{residual + attended, norm(residual, post_attention_layernorm_)}
                 : added_norm(residual, attended, post_attention_layernorm_);
-  const torch::Tensor mixed = experts_ ? experts_->forward(normed, context)
-                                       : mlp_->forward(normed, context.dropout);  // [b, s, h]
+  const auto mlp = [this, context](const torch::Tensor& x) {
+    return experts_ ? experts_->forward(x, context) : mlp_->forward(x, context.dropout);
+  };
+  const torch::Tensor mixed = recomputes_mlp_ ? recomputed(normed, mlp) : mlp(normed);  // [b, s, h]
   return sum + drop(mixed, context.dropout, DropoutSite::MlpOutput);
 }
 

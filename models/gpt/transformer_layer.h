@@ -39,7 +39,7 @@ class TransformerLayer {
   TensorParallel tp_;
   uint32_t layer_;
   double dropout_;
-  bool parallel_;
+  bool parallel_, recomputes_mlp_;
   NormParams input_layernorm_;
   ParallelAttention self_attention_;
   NormParams post_attention_layernorm_;

@@ -40,6 +40,43 @@ RANKS_TEST(MemoryCheck, ALayerKeepsAtLeastTheBound) {
   }
 }
 
+// Returns the bytes that a forward pass keeps, after three steps whose losses go to `losses`.
+int64_t kept_bytes(GptConfig gpt, const std::vector<std::string>& modules,
+                   std::vector<double>& losses) {
+  gpt.recompute_modules = modules;
+  TinyRun run(Topology{}, /*stage=*/0, {.gpt = gpt});
+  for (int step = 0; step < 3; ++step) losses.push_back(run.train(1));
+  const torch::Tensor tokens = torch::full({1, gpt.seq_length}, 3, torch::kLong);
+  const AllocationGauge gauge;
+  const torch::Tensor loss = run.model.forward(
+      {}, {.inputs = tokens, .labels = tokens, .dropout = {.seed = 1, .samples = {0}}});
+  return gauge.bytes().now;
+}
+
+RANKS_TEST(MemoryCheck, RecomputedModulesKeepLessAndChangeNoBit) {
+  GptConfig gpt = tiny();
+  gpt.seq_length = gpt.max_position_embeddings = 64;
+  GptConfig experts = gpt;
+  experts.swiglu = true;
+  experts.add_bias_linear = false;
+  experts.num_experts = 4;
+  experts.ffn_hidden_size = 32;
+  experts.moe_aux_loss_coeff = 0.1;
+  for (const auto& [model, own] : {std::pair(gpt, "mlp"), {experts, "moe"}}) {
+    std::vector<double> plain;
+    const int64_t all = kept_bytes(model, {}, plain);
+    for (const std::vector<std::string>& modules :
+         {std::vector<std::string>{"core_attn"}, {own}, {"core_attn", own}}) {
+      std::vector<double> losses;
+      EXPECT_LT(kept_bytes(model, modules, losses), all) << modules;
+      EXPECT_EQ(losses, plain) << modules;
+    }
+    std::vector<double> losses;  // the other kind of layer has none of it
+    EXPECT_EQ(kept_bytes(model, {own == std::string("mlp") ? "moe" : "mlp"}, losses), all);
+    EXPECT_EQ(losses, plain);
+  }
+}
+
 TEST(MemoryCheck, TheBoundIsThatOfARank) {
   Config config;
   config.engine.model = {
