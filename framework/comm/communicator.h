@@ -58,11 +58,19 @@ class Communicator : public torch::CustomClassHolder {
     return split(color_of(rank()), rank(), name);
   }
 
+  // From here on the group's verbs run beside those of other groups: on a GPU, in a stream of their
+  // own. Groups whose sums the computation needs at once share one, in the order of the calls.
+  virtual void run_beside() {}
+
   virtual void all_reduce(torch::Tensor t, ReduceOp op = ReduceOp::Sum) = 0;
-  // out [size * n] <- in [n] of every rank, in rank order. `in` may be this rank's part of `out`.
-  virtual void all_gather(torch::Tensor out, torch::Tensor in) {
-    start_all_gather(out, in)->wait();
+  // Starts the sum beside other work: `t` may not be touched before wait(). A transport that cannot
+  // do so has done it on return, which is null then.
+  virtual std::unique_ptr<Pending> start_all_reduce(torch::Tensor t) {
+    all_reduce(t);
+    return nullptr;
   }
+  // out [size * n] <- in [n] of every rank, in rank order. `in` may be this rank's part of `out`.
+  void all_gather(torch::Tensor out, torch::Tensor in) { start_all_gather(out, in)->wait(); }
   // Starts the same without waiting for it. Neither tensor may be touched before wait().
   virtual std::unique_ptr<Pending> start_all_gather(torch::Tensor out, torch::Tensor in) = 0;
   // out [n] <- the sum over ranks of part `rank()` of in [size * n]; `out` may be that part of
@@ -74,8 +82,7 @@ class Communicator : public torch::CustomClassHolder {
   // rounded once, to the dtype of `out`.
   virtual void reduce_scatter(torch::Tensor out, torch::Tensor in,
                               const std::vector<int64_t>& counts) = 0;
-  // Starts the same beside other work: none of the tensors may be touched before wait(). A
-  // transport that cannot do so has done it on return, which is null then.
+  // Starts the same, as start_all_reduce() does.
   virtual std::unique_ptr<Pending> start_reduce_scatter(torch::Tensor out, torch::Tensor in,
                                                         const std::vector<int64_t>& counts) {
     reduce_scatter(out, in, counts);

@@ -42,6 +42,7 @@ class CountingCommunicator final : public Communicator {
                    const std::string& name) const override {
     return group_->split_by(color_of, name);
   }
+  void run_beside() override { group_->run_beside(); }
   void connect_neighbours() override { group_->connect_neighbours(); }
   void barrier() override { group_->barrier(); }
   std::vector<int> roll_call(std::chrono::milliseconds patience) override {
@@ -51,13 +52,12 @@ class CountingCommunicator final : public Communicator {
   void all_reduce(torch::Tensor t, ReduceOp op) override {
     count(kAllReduce, t, [&] { group_->all_reduce(t, op); });
   }
-  void all_gather(torch::Tensor out, torch::Tensor in) override {
-    count(kAllGather, out, [&] { group_->all_gather(out, in); });
+  std::unique_ptr<Pending> start_all_reduce(torch::Tensor t) override {
+    return timed(kAllReduce, count(kAllReduce, t, [&] { return group_->start_all_reduce(t); }));
   }
   std::unique_ptr<Pending> start_all_gather(torch::Tensor out, torch::Tensor in) override {
-    return std::make_unique<TimedPending>(
-        count(kAllGather, out, [&] { return group_->start_all_gather(out, in); }),
-        phases_[kAllGather] + " wait");
+    return timed(kAllGather,
+                 count(kAllGather, out, [&] { return group_->start_all_gather(out, in); }));
   }
   void reduce_scatter(torch::Tensor out, torch::Tensor in,
                       const std::vector<int64_t>& counts) override {
@@ -65,10 +65,9 @@ class CountingCommunicator final : public Communicator {
   }
   std::unique_ptr<Pending> start_reduce_scatter(torch::Tensor out, torch::Tensor in,
                                                 const std::vector<int64_t>& counts) override {
-    auto pending =
-        count(kReduceScatter, in, [&] { return group_->start_reduce_scatter(out, in, counts); });
-    if (!pending) return nullptr;
-    return std::make_unique<TimedPending>(std::move(pending), phases_[kReduceScatter] + " wait");
+    return timed(kReduceScatter, count(kReduceScatter, in, [&] {
+                   return group_->start_reduce_scatter(out, in, counts);
+                 }));
   }
   void all_to_all(torch::Tensor out, torch::Tensor in, const std::vector<int64_t>& receive_counts,
                   const std::vector<int64_t>& send_counts) override {
@@ -81,8 +80,7 @@ class CountingCommunicator final : public Communicator {
                                           const std::vector<Message>& receives) override {
     for (const Message& sent : sends) count(kExchange, sent.tensor);
     RECORD_USER_SCOPE(phases_[kExchange]);
-    return std::make_unique<TimedPending>(group_->start_exchange(sends, receives),
-                                          phases_[kExchange] + " wait");
+    return timed(kExchange, group_->start_exchange(sends, receives));
   }
 
  private:
@@ -96,6 +94,11 @@ class CountingCommunicator final : public Communicator {
     count(verb, payload);
     RECORD_USER_SCOPE(phases_[verb]);
     return call();
+  }
+
+  std::unique_ptr<Pending> timed(Verb verb, std::unique_ptr<Pending> pending) const {
+    if (!pending) return nullptr;
+    return std::make_unique<TimedPending>(std::move(pending), phases_[verb] + " wait");
   }
 
   CommPtr group_;

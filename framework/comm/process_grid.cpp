@@ -30,6 +30,7 @@ ProcessGrid::ProcessGrid(CommPtr world_group, Topology mesh, CommCounts* comm_co
   edp = topology.ep_size == 1 && !topology.whole_experts
             ? dp
             : group("edp", [&](const Coord& c) { return first_of(c, topology.ep_rank_of(c)); });
+  for (const CommPtr& each : {pp, dp, edp}) each->run_beside();
   model = group("model", [](const Coord& c) { return c.dp; });
   // A middle stage is alone. Its color is its own rank, which no first stage has.
   embedding = group("embedding", [&](const Coord& c) {

@@ -41,21 +41,20 @@ void check_contiguous(const torch::Tensor& t, const char* verb) {
                         " needs contiguous tensors, all of the GPU or all of the CPU");
 }
 
-// The state that all groups of a rank share. Verbs that the computation waits for at once have one
-// stream. Those that run beside it have another, so that a gradient's reduction does not hold up a
-// layer's sum, and messages between stages, which may wait for a stage's step, have a third. In
-// each stream a rank's calls run in the order in which it makes them. This order is the same on all
-// ranks of a group, so no two groups wait for each other there. Across the streams three of NCCL's
-// kernels run at a time, which fit on a GPU together.
+// The state that all groups of a rank share. Groups whose sums the computation waits for at once
+// have one stream. The others have one each, so that a gradient's reduction or a message to a stage
+// that is behind does not hold up a layer's sum. In each stream a rank's calls run in the order in
+// which it makes them. This order is the same on all ranks of a group, so no two groups wait for
+// each other there. Across the streams some of NCCL's kernels run at a time, which fit on a GPU
+// together.
 struct Transport {
   explicit Transport(std::chrono::seconds patience)
-      : device(c10::cuda::current_device()),
-        now(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device)),
-        beside(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device)),
-        stages(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device)),
-        watchdog(patience) {}
+      : device(c10::cuda::current_device()), shared(new_stream()), watchdog(patience) {}
+  c10::cuda::CUDAStream new_stream() const {
+    return c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device);
+  }
   c10::DeviceIndex device;
-  c10::cuda::CUDAStream now, beside, stages;
+  c10::cuda::CUDAStream shared;
   Watchdog watchdog;
 };
 
@@ -65,7 +64,7 @@ struct Called {
   std::atomic<bool> returned{false};  // then this
 };
 
-// A verb in the transport's stream. It keeps its tensors until the computing stream waits for it.
+// A verb in a stream. It keeps its tensors until the computing stream waits for it.
 class InStream final : public Pending {
  public:
   InStream(CudaEventPtr done, std::vector<torch::Tensor> tensors)
@@ -112,15 +111,14 @@ class NcclCommunicator final : public Communicator {
       : host_(std::move(host)),
         name_(std::move(name)),
         transport_(std::move(transport)),
+        stream_(transport_->shared),
         always_(always) {
     if (size() == 1) connect();
   }
   ~NcclCommunicator() override {
     // While an error ends the process, a peer may be missing, and NCCL would wait for it.
     if (!comm_ || std::uncaught_exceptions() > 0) return;
-    C10_CUDA_CHECK_WARN(cudaStreamSynchronize(transport_->now));
-    C10_CUDA_CHECK_WARN(cudaStreamSynchronize(transport_->beside));
-    C10_CUDA_CHECK_WARN(cudaStreamSynchronize(transport_->stages));
+    C10_CUDA_CHECK_WARN(cudaStreamSynchronize(stream_));
     transport_->watchdog.clear();
     ncclCommDestroy(comm_);
   }
@@ -138,35 +136,56 @@ class NcclCommunicator final : public Communicator {
     return host_->roll_call(patience);
   }
 
+  void run_beside() override { stream_ = transport_->new_stream(); }
+
   void all_reduce(torch::Tensor t, ReduceOp op) override {
     if (t.is_cpu()) return host_->all_reduce(t, op);
-    if (!connect()) return;
-    check_contiguous(t, "all_reduce");
-    run("all_reduce", {t}, transport_->now, [&](cudaStream_t stream) {
-      return ncclAllReduce(t.data_ptr(), t.data_ptr(), static_cast<size_t>(t.numel()), type_of(t),
-                           op == ReduceOp::Sum ? ncclSum : ncclMax, comm_, stream);
-    })->wait();
+    if (const auto pending = start_all_reduce(t, op)) pending->wait();
+  }
+  std::unique_ptr<Pending> start_all_reduce(torch::Tensor t) override {
+    if (t.is_cpu()) return host_->start_all_reduce(t);
+    return start_all_reduce(t, ReduceOp::Sum);
   }
 
-  void all_gather(torch::Tensor out, torch::Tensor in) override {
-    if (out.is_cpu()) return host_->all_gather(out, in);
-    all_gather(out, in, transport_->now)->wait();
-  }
   std::unique_ptr<Pending> start_all_gather(torch::Tensor out, torch::Tensor in) override {
     if (out.is_cpu()) return host_->start_all_gather(out, in);
-    return all_gather(out, in, transport_->beside);
+    check_contiguous(out, "all_gather");
+    check_contiguous(in, "all_gather");
+    TORCH_INTERNAL_ASSERT(out.numel() == in.numel() * size() && out.dtype() == in.dtype());
+    if (!connect()) {
+      if (out.data_ptr() != in.data_ptr()) out.view(-1).copy_(in.view(-1));
+      return std::make_unique<InStream>(nullptr, std::vector<torch::Tensor>());
+    }
+    return run("all_gather", {out, in}, [&](cudaStream_t stream) {
+      return ncclAllGather(in.data_ptr(), out.data_ptr(), in.nbytes(), ncclUint8, comm_, stream);
+    });
   }
 
   void reduce_scatter(torch::Tensor out, torch::Tensor in,
                       const std::vector<int64_t>& counts) override {
     if (in.is_cpu()) return host_->reduce_scatter(out, in, counts);
-    if (const auto pending = reduce_scatter(out, in, counts, transport_->now)) pending->wait();
+    if (const auto pending = start_reduce_scatter(out, in, counts)) pending->wait();
   }
-
   std::unique_ptr<Pending> start_reduce_scatter(torch::Tensor out, torch::Tensor in,
                                                 const std::vector<int64_t>& counts) override {
     if (in.is_cpu()) return host_->start_reduce_scatter(out, in, counts);
-    return reduce_scatter(out, in, counts, transport_->beside);
+    check_contiguous(out, "reduce_scatter");
+    check_contiguous(in, "reduce_scatter");
+    TORCH_INTERNAL_ASSERT(out.numel() == counts[static_cast<size_t>(rank())] &&
+                          in.numel() == std::accumulate(counts.begin(), counts.end(), int64_t{0}));
+    c10::NoGradGuard no_grad;
+    const auto dtype = c10::promoteTypes(in.scalar_type(), out.scalar_type());
+    const torch::Tensor terms = in.to(dtype),
+                        sum = out.scalar_type() == dtype ? out : at::empty_like(out, dtype);
+    if (!connect()) {
+      if (sum.data_ptr() != terms.data_ptr()) sum.view(-1).copy_(terms.view(-1));
+      if (!sum.is_same(out)) out.copy_(sum);
+      return nullptr;
+    }
+    auto summed = run("reduce_scatter", {terms, sum}, [&](cudaStream_t stream) {
+      return reduce_scatter(sum, terms, counts, stream);
+    });
+    return std::make_unique<Rounded>(std::move(summed), sum, out);
   }
 
   void all_to_all(torch::Tensor out, torch::Tensor in, const std::vector<int64_t>& receive_counts,
@@ -179,7 +198,7 @@ class NcclCommunicator final : public Communicator {
       out.copy_(in);
       return;
     }
-    run("all_to_all", {out, in}, transport_->now, [&](cudaStream_t stream) {
+    run("all_to_all", {out, in}, [&](cudaStream_t stream) {
       return grouped([&] {
         const auto width = static_cast<size_t>(in.element_size());
         auto* to = static_cast<std::byte*>(out.data_ptr());
@@ -201,7 +220,7 @@ class NcclCommunicator final : public Communicator {
     if (t.is_cpu()) return host_->broadcast(t, root);
     if (!connect()) return;
     check_contiguous(t, "broadcast");
-    run("broadcast", {t}, transport_->now, [&](cudaStream_t stream) {
+    run("broadcast", {t}, [&](cudaStream_t stream) {
       return ncclBroadcast(t.data_ptr(), t.data_ptr(), t.nbytes(), ncclUint8, root, comm_, stream);
     })->wait();
   }
@@ -211,7 +230,7 @@ class NcclCommunicator final : public Communicator {
     if (!connect()) return;
     const torch::Tensor bytes =
         at::zeros({4}, torch::dtype(torch::kByte).device(torch::kCUDA, transport_->device));
-    run("connect_neighbours", {bytes}, transport_->stages, [&](cudaStream_t stream) {
+    run("connect_neighbours", {bytes}, [&](cudaStream_t stream) {
       return grouped([&] {
         auto* at = bytes.data_ptr<uint8_t>();
         for (const int step : {size() - 1, 1}) {
@@ -232,7 +251,7 @@ class NcclCommunicator final : public Communicator {
     if (tensors.empty() || tensors[0].is_cpu()) return host_->start_exchange(sends, receives);
     for (const torch::Tensor& tensor : tensors) check_contiguous(tensor, "exchange");
     TORCH_INTERNAL_ASSERT(comm_, "an exchange in a group of one rank");
-    return run("exchange", tensors, transport_->stages, [&](cudaStream_t stream) {
+    return run("exchange", tensors, [&](cudaStream_t stream) {
       return grouped([&] {
         for (const auto& [t, to] : sends)
           NCCL_CHECK(ncclSend(t.data_ptr(), t.nbytes(), ncclUint8, to, comm_, stream));
@@ -243,39 +262,14 @@ class NcclCommunicator final : public Communicator {
   }
 
  private:
-  std::unique_ptr<Pending> all_gather(const torch::Tensor& out, const torch::Tensor& in,
-                                      c10::cuda::CUDAStream stream) {
-    check_contiguous(out, "all_gather");
-    check_contiguous(in, "all_gather");
-    TORCH_INTERNAL_ASSERT(out.numel() == in.numel() * size() && out.dtype() == in.dtype());
-    if (!connect()) {
-      if (out.data_ptr() != in.data_ptr()) out.view(-1).copy_(in.view(-1));
-      return std::make_unique<InStream>(nullptr, std::vector<torch::Tensor>());
-    }
-    return run("all_gather", {out, in}, stream, [&](cudaStream_t to) {
-      return ncclAllGather(in.data_ptr(), out.data_ptr(), in.nbytes(), ncclUint8, comm_, to);
+  // Null in a group of one rank.
+  std::unique_ptr<Pending> start_all_reduce(const torch::Tensor& t, ReduceOp op) {
+    if (!connect()) return nullptr;
+    check_contiguous(t, "all_reduce");
+    return run("all_reduce", {t}, [&](cudaStream_t stream) {
+      return ncclAllReduce(t.data_ptr(), t.data_ptr(), static_cast<size_t>(t.numel()), type_of(t),
+                           op == ReduceOp::Sum ? ncclSum : ncclMax, comm_, stream);
     });
-  }
-
-  std::unique_ptr<Pending> reduce_scatter(const torch::Tensor& out, const torch::Tensor& in,
-                                          const std::vector<int64_t>& counts,
-                                          c10::cuda::CUDAStream stream) {
-    check_contiguous(out, "reduce_scatter");
-    check_contiguous(in, "reduce_scatter");
-    TORCH_INTERNAL_ASSERT(out.numel() == counts[static_cast<size_t>(rank())] &&
-                          in.numel() == std::accumulate(counts.begin(), counts.end(), int64_t{0}));
-    c10::NoGradGuard no_grad;
-    const auto dtype = c10::promoteTypes(in.scalar_type(), out.scalar_type());
-    const torch::Tensor terms = in.to(dtype),
-                        sum = out.scalar_type() == dtype ? out : at::empty_like(out, dtype);
-    if (!connect()) {
-      if (sum.data_ptr() != terms.data_ptr()) sum.view(-1).copy_(terms.view(-1));
-      if (!sum.is_same(out)) out.copy_(sum);
-      return nullptr;
-    }
-    auto summed = run("reduce_scatter", {terms, sum}, stream,
-                      [&](cudaStream_t to) { return reduce_scatter(sum, terms, counts, to); });
-    return std::make_unique<Rounded>(std::move(summed), sum, out);
   }
 
   std::string label(const char* verb) const {
@@ -321,14 +315,12 @@ class NcclCommunicator final : public Communicator {
     });
   }
 
-  // Makes `call` in one of the transport's streams, after all work in the current one and the
-  // group's last call, and watches it. The current stream waits for it when the result is waited
-  // for or destroyed.
+  // Makes `call` in the group's stream, after all work in the current one, and watches it. The
+  // current stream waits for it when the result is waited for or destroyed.
   template <class Call>
   std::unique_ptr<Pending> run(const char* verb, std::vector<torch::Tensor> tensors,
-                               cudaStream_t stream, const Call& call) {
-    CudaEvent(c10::cuda::getCurrentCUDAStream()).hold_back(stream);
-    if (last_ && last_stream_ != stream) last_->done->hold_back(stream);
+                               const Call& call) {
+    CudaEvent(c10::cuda::getCurrentCUDAStream()).hold_back(stream_);
     // Watched from here on, because the call itself may wait for a peer to connect.
     const auto called = std::make_shared<Called>();
     transport_->watchdog.watch(label(verb), [called, comm = comm_, device = transport_->device] {
@@ -339,21 +331,18 @@ class NcclCommunicator final : public Communicator {
       nccl_check(error, "failed on the GPU", comm);
       return called->done->is_done();
     });
-    nccl_check(call(stream), label(verb).c_str(), comm_);
-    called->done = std::make_shared<const CudaEvent>(stream);
+    nccl_check(call(stream_), label(verb).c_str(), comm_);
+    called->done = std::make_shared<const CudaEvent>(stream_);
     called->returned = true;
-    last_ = called;
-    last_stream_ = stream;
     return std::make_unique<InStream>(called->done, std::move(tensors));
   }
 
   CommPtr host_;
   std::string name_;
   std::shared_ptr<Transport> transport_;
+  c10::cuda::CUDAStream stream_;
   bool always_;
   ncclComm_t comm_ = nullptr;
-  std::shared_ptr<const Called> last_;  // in this stream
-  cudaStream_t last_stream_ = nullptr;
 };
 
 }  // namespace

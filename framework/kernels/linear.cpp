@@ -99,8 +99,8 @@ struct Fp32Products {
   }
 };
 
-// The same by LibTorch, for devices with memory of their own.
-struct DeviceProducts {
+// The same by LibTorch.
+struct LibTorchProducts {
   static torch::Tensor y(const torch::Tensor& x, const torch::Tensor& weight,
                          const torch::Tensor& bias) {
     return at::linear(x, weight, bias);
@@ -122,11 +122,14 @@ template <class Products>
 struct Linear : torch::autograd::Function<Linear<Products>> {
   static torch::Tensor forward(AutogradContext* ctx, const torch::Tensor& input,
                                const torch::Tensor& weight,
-                               const std::optional<torch::Tensor>& bias) {
+                               const std::optional<torch::Tensor>& bias,
+                               const c10::intrusive_ptr<SharedInput>& shared) {
     RECORD_FUNCTION("anymesh::blocked_linear", c10::ArrayRef<const c10::IValue>{});
     const torch::Tensor x = input.contiguous();
     ctx->save_for_backward({x, weight, bias.value_or(torch::Tensor())});
-    return Products::y(x, weight, bias.value_or(torch::Tensor()));
+    if (shared) ctx->saved_data["shared"] = c10::IValue::make_capsule(shared);
+    return Products::y(shared ? shared->start_whole(x)() : x, weight,
+                       bias.value_or(torch::Tensor()));
   }
 
   static tensor_list backward(AutogradContext* ctx, tensor_list grads) {
@@ -134,11 +137,21 @@ struct Linear : torch::autograd::Function<Linear<Products>> {
     const auto saved = ctx->get_saved_variables();
     const torch::Tensor &x = saved[0], &weight = saved[1], &bias = saved[2],
                         dy = grads[0].contiguous();
-    torch::Tensor dx, dw, db;
-    if (ctx->needs_input_grad(0)) dx = Products::dx(dy, weight);
-    if (ctx->needs_input_grad(1)) dw = gradient_of_product(dy, x, weight, Products::dw);
+    const auto shared = ctx->saved_data.find("shared");
+    const auto* const input = shared == ctx->saved_data.end()
+                                  ? nullptr
+                                  : static_cast<SharedInput*>(shared->second.toCapsule().get());
+    SharedInput::Wait whole = [&] { return x; }, gradient = [] { return torch::Tensor(); };
+    if (input && ctx->needs_input_grad(1)) whole = input->start_whole(x);
+    if (ctx->needs_input_grad(0)) {
+      const torch::Tensor dx = Products::dx(dy, weight);
+      gradient = [dx] { return dx; };
+      if (input) gradient = input->start_gradient(dx);
+    }
+    torch::Tensor dw, db;
+    if (ctx->needs_input_grad(1)) dw = gradient_of_product(dy, whole(), weight, Products::dw);
     if (bias.defined() && ctx->needs_input_grad(2)) db = bias_gradient(bias, dy);
-    return {dx, dw, db};
+    return {gradient(), dw, db, {}};
   }
 };
 
@@ -224,19 +237,24 @@ void linear_dw_into(const torch::Tensor& dw, const torch::Tensor& dy, const torc
 
 torch::Tensor blocked_linear(const torch::Tensor& x, const torch::Tensor& weight,
                              const torch::Tensor& bias) {
-  if (!x.is_cpu()) return Linear<DeviceProducts>::apply(x, weight, if_defined(bias));
+  const bool plain = x.is_cpu() && !can_block(x, weight) && !widens(x);
+  return plain ? at::linear(x, weight, bias) : shared_linear({}, x, weight, bias);
+}
+
+torch::Tensor shared_linear(const c10::intrusive_ptr<SharedInput>& input, const torch::Tensor& x,
+                            const torch::Tensor& weight, const torch::Tensor& bias) {
   if (can_block(x, weight)) {
     return with_dtype_of(x, [&]<class T>(T) {
-      return Linear<BlockProducts<T>>::apply(x, weight, if_defined(bias));
+      return Linear<BlockProducts<T>>::apply(x, weight, if_defined(bias), input);
     });
   }
-  if (widens(x)) return widened_linear(x, weight, bias);
-  return at::linear(x, weight, bias);
+  if (widens(x)) return Linear<Fp32Products>::apply(x, weight, if_defined(bias), input);
+  return Linear<LibTorchProducts>::apply(x, weight, if_defined(bias), input);
 }
 
 torch::Tensor widened_linear(const torch::Tensor& x, const torch::Tensor& weight,
                              const torch::Tensor& bias) {
-  return Linear<Fp32Products>::apply(x, weight, if_defined(bias));
+  return Linear<Fp32Products>::apply(x, weight, if_defined(bias), nullptr);
 }
 
 }  // namespace anymesh

@@ -1,8 +1,24 @@
 #pragma once
 
+#include <torch/custom_class.h>
 #include <torch/types.h>
 
+#include <functional>
+
 namespace anymesh {
+
+// The input of a linear layer that other ranks have a part in (tensor_parallel/mappings.h). The
+// backward starts what it needs of them, and computes in the meantime.
+class SharedInput : public torch::CustomClassHolder {
+ public:
+  // Waits for the other ranks and returns the result.
+  using Wait = std::function<torch::Tensor()>;
+
+  // Starts to make the layer's input from this rank's `x`, which alone is kept for the backward.
+  virtual Wait start_whole(const torch::Tensor& x) const = 0;
+  // Starts to make the gradient of this rank's x from that of the layer's input. May write there.
+  virtual Wait start_gradient(const torch::Tensor& dx) const = 0;
+};
 
 // Returns x W^T + b for x [..., k], W [n, k] and b [n] or undefined -> [..., n].
 //
@@ -14,6 +30,9 @@ namespace anymesh {
 // LibTorch's too, but a weight's sink gets the gradient right from the product.
 torch::Tensor blocked_linear(const torch::Tensor& x, const torch::Tensor& weight,
                              const torch::Tensor& bias = {});
+// The same of what `input` makes of x.
+torch::Tensor shared_linear(const c10::intrusive_ptr<SharedInput>& input, const torch::Tensor& x,
+                            const torch::Tensor& weight, const torch::Tensor& bias);
 
 // Whether this CPU multiplies a type in blocks. It does bf16 if it has units for it (AMX,
 // AVX512-BF16). It does fp32 if it has AVX-512 and is not Intel's: MKL, which at::linear calls,

@@ -27,7 +27,7 @@ ColumnParallelLinear::ColumnParallelLinear(ParamBuilder& params, const std::stri
 
 torch::Tensor ColumnParallelLinear::forward(const torch::Tensor& x) const {
   if (tp_.blocks > 0) return same_bits_column(x, weight_, bias_, parts_, tp_);
-  return blocked_linear(enter_tensor_parallel(x, tp_), weight_, bias_);  // [b, s, out/t]
+  return enter_linear(x, weight_, bias_, tp_);  // [b, s, out/t]
 }
 
 RowParallelLinear::RowParallelLinear(ParamBuilder& params, const std::string& name, int64_t in,
@@ -67,7 +67,7 @@ torch::Tensor VocabParallelEmbedding::forward(const torch::Tensor& tokens) const
 torch::Tensor vocab_parallel_logits(const torch::Tensor& hidden, const torch::Tensor& table,
                                     const TensorParallel& tp) {
   if (tp.blocks > 0) return same_bits_column(hidden, table, {}, 1, tp);
-  return blocked_linear(enter_tensor_parallel(hidden, tp), table);
+  return enter_linear(hidden, table, {}, tp);
 }
 
 }  // namespace anymesh

@@ -3,7 +3,10 @@
 #include <ATen/Functions.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <memory>
 #include <vector>
+
+#include "framework/kernels/linear.h"
 
 namespace anymesh {
 namespace {
@@ -20,23 +23,59 @@ torch::Tensor reduced(const torch::Tensor& x, const CommPtr& tp) {
   return sum;
 }
 
+using Wait = SharedInput::Wait;
+
 // The gather puts the ranks in dim 0, but the sequence is dim 1. With more than one sample this
 // moves data, else it is a view.
+Wait start_gather(const torch::Tensor& x, const CommPtr& tp) {
+  const torch::Tensor mine = x.contiguous(),
+                      parts =
+                          torch::empty({tp->size(), x.size(0), x.size(1), x.size(2)}, x.options());
+  return [mine, parts, pending = std::shared_ptr<Pending>(tp->start_all_gather(parts, mine))] {
+    pending->wait();
+    return parts.transpose(0, 1).flatten(1, 2);  // [b, s, h]
+  };
+}
+
+Wait start_reduce_scatter(const torch::Tensor& x, const CommPtr& tp) {
+  const torch::Tensor parts =
+      x.unflatten(1, {tp->size(), -1}).transpose(0, 1).contiguous();  // [t, b, s/t, h]
+  const torch::Tensor sum = torch::empty_like(parts[0]);
+  const std::vector<int64_t> counts(static_cast<size_t>(tp->size()), sum.numel());
+  return [parts, sum,
+          pending = std::shared_ptr<Pending>(tp->start_reduce_scatter(sum, parts, counts))] {
+    if (pending) pending->wait();
+    return sum;
+  };
+}
+
 torch::Tensor gathered(const torch::Tensor& x, const CommPtr& tp) {
-  if (tp->size() == 1) return x;
-  torch::Tensor parts = torch::empty({tp->size(), x.size(0), x.size(1), x.size(2)}, x.options());
-  tp->all_gather(parts, x.contiguous());
-  return parts.transpose(0, 1).flatten(1, 2);  // [b, s, h]
+  return tp->size() == 1 ? x : start_gather(x, tp)();
 }
 
 torch::Tensor reduce_scattered(const torch::Tensor& x, const CommPtr& tp) {
-  if (tp->size() == 1) return x;
-  const torch::Tensor parts =
-      x.unflatten(1, {tp->size(), -1}).transpose(0, 1).contiguous();  // [t, b, s/t, h]
-  torch::Tensor sum = torch::empty_like(parts[0]);
-  tp->reduce_scatter(sum, parts);
-  return sum;
+  return tp->size() == 1 ? x : start_reduce_scatter(x, tp)();
 }
+
+class Entering final : public SharedInput {
+ public:
+  explicit Entering(const TensorParallel& tp) : tp_(tp) {}
+
+  Wait start_whole(const torch::Tensor& x) const override {
+    if (tp_.sequence) return start_gather(x, tp_.group);
+    return [x] { return x; };
+  }
+  Wait start_gradient(const torch::Tensor& dx) const override {
+    if (tp_.sequence) return start_reduce_scatter(dx, tp_.group);
+    return [dx, pending = std::shared_ptr<Pending>(tp_.group->start_all_reduce(dx))] {
+      if (pending) pending->wait();
+      return dx;
+    };
+  }
+
+ private:
+  TensorParallel tp_;
+};
 
 // The parts [t, ..] that the ranks have for this one, added as a binary tree.
 torch::Tensor tree_scattered(const torch::Tensor& parts, const CommPtr& tp) {
@@ -89,6 +128,11 @@ torch::Tensor tree_leave(const torch::Tensor& x, torch::Dtype dtype, const Tenso
 torch::Tensor enter_tensor_parallel(const torch::Tensor& x, const TensorParallel& tp) {
   return tp.sequence ? Mapping<gathered, reduce_scattered>::apply(x, tp.group)
                      : Mapping<same, reduced>::apply(x, tp.group);
+}
+torch::Tensor enter_linear(const torch::Tensor& x, const torch::Tensor& weight,
+                           const torch::Tensor& bias, const TensorParallel& tp) {
+  if (tp.size() == 1) return blocked_linear(x, weight, bias);
+  return shared_linear(c10::make_intrusive<Entering>(tp), x, weight, bias);
 }
 torch::Tensor leave_tensor_parallel(const torch::Tensor& x, const TensorParallel& tp) {
   return tp.sequence ? Mapping<reduce_scattered, gathered>::apply(x, tp.group)

@@ -15,6 +15,11 @@ namespace anymesh {
 //
 //   y = leave(row(gelu(column(enter(x)))))    one sum in each direction for two matrices
 torch::Tensor enter_tensor_parallel(const torch::Tensor& x, const TensorParallel& tp);
+// linear(enter(x)), whose backward runs both beside the weight's gradient: the sum of dx, and where
+// the sequence is cut, another gather of x, of which only this rank's part is kept
+// (arXiv:2205.05198, section 4.2.2).
+torch::Tensor enter_linear(const torch::Tensor& x, const torch::Tensor& weight,
+                           const torch::Tensor& bias, const TensorParallel& tp);
 torch::Tensor leave_tensor_parallel(const torch::Tensor& x, const TensorParallel& tp);
 
 // Between the two: the sum of all ranks' x, of which each rank goes on with its own part. Both

@@ -55,8 +55,10 @@ class ClosedForm {
   const bool first = stage.first, last = stage.last, tied;
   const int64_t layers = static_cast<int64_t>(stage.layers.size());
   const bool whole = k.mesh.whole_experts, spread = k.mesh.ep_size > 1 || whole;
-  int64_t regions = 0;  // of tensor parallelism: attentions, MLPs, and experts that tp cuts
+  int64_t regions = 0;   // of tensor parallelism: attentions, MLPs, and experts that tp cuts
+  int64_t products = 0;  // that enter such a region: of all but the experts
   int64_t mixtures = 0;
+  int64_t repeats = 0;  // regions that the backward runs once more, beside whole layers
   std::vector<Param> params;
 
   int64_t group_size(const std::string& group) const {
@@ -96,20 +98,25 @@ class ClosedForm {
     for (const int layer : stage.layers) {
       const bool mixture = c.has_experts(layer);
       mixtures += mixture;
-      regions += 1 + (mixture ? !whole + (c.moe_shared_expert_intermediate_size > 0) : 1);
+      products += mixture && c.moe_shared_expert_intermediate_size == 0 ? 1 : 2;
+      regions += mixture && !whole;
+      if (c.recomputes(mixture ? "moe" : "mlp"))
+        repeats += mixture ? !whole + (c.moe_shared_expert_intermediate_size > 0) : 1;
     }
+    regions += products;
   }
 
   // Counts how often each of the four maps of mappings.h runs.
   void tensor_parallel() {
-    const int64_t forwards = k.activation_checkpointing ? 2 : 1;
-    const int64_t enter_forward = m * forwards * (regions + last),
-                  leave_forward = m * (forwards * regions + first),
-                  enter_backward = m * (regions + last), leave_backward = m * (regions + first);
+    const int64_t forwards = k.activation_checkpointing ? 2 : 1, again = m * (products + last),
+                  passes = forwards * regions + repeats;  // of a micro-batch through regions
+    const int64_t enter_forward = m * (passes + forwards * last),
+                  leave_forward = m * (passes + first), enter_backward = m * (regions + last),
+                  leave_backward = m * (regions + first);
     if (exact) {
-      fixed_maps(forwards);
+      fixed_maps(passes, forwards);
     } else if (k.sequence_parallel) {
-      add("tp", "all_gather", enter_forward + leave_backward, hidden);
+      add("tp", "all_gather", enter_forward + again + leave_backward, hidden);
       add("tp", "reduce_scatter", leave_forward + enter_backward, hidden);
     } else {
       add("tp", "all_reduce", leave_forward + enter_backward, hidden);
@@ -117,18 +124,18 @@ class ClosedForm {
     if (c.qk_layernorm_all_heads)  // sums of squares of queries and keys
       add("tp", "all_reduce", m * (forwards + 1) * layers, tokens * 2 * 4);
     gradient_sums();
-    token_exchanges(forwards);
+    token_exchanges(forwards + c.recomputes("moe"));
     expert_tokens();
     if (last) cross_entropy(m * forwards);
   }
 
   // Sums of row-parallel products and of column-parallel inputs' gradients are exchanged in fp32,
   // each rank adds its share of them, and these are gathered. The embedding's sum is exact anyway.
-  void fixed_maps(int64_t forwards) {
-    const int64_t sums = m * (forwards * regions + regions + last), share = tokens * h / t;
+  void fixed_maps(int64_t passes, int64_t forwards) {
+    const int64_t sums = m * (passes + regions + last), share = tokens * h / t;
     if (k.sequence_parallel) {
       add("tp", "all_to_all", sums, 4 * tokens * h);
-      add("tp", "all_gather", m * (forwards * (regions + last) + regions + first), hidden);
+      add("tp", "all_gather", m * (passes + forwards * last + regions + first), hidden);
       add("tp", "reduce_scatter", m * first, hidden);
     } else {
       add("tp", "all_to_all", sums, 4 * t * share);

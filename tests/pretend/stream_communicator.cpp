@@ -28,18 +28,19 @@ class InStream final : public Pending {
 
 class StreamCommunicator final : public Communicator {
  public:
-  StreamCommunicator(CommPtr host, c10::Stream now, c10::Stream beside, c10::Stream stages)
+  StreamCommunicator(CommPtr host, c10::Stream shared)
       : host_(std::move(host)),
         staged_(staged_communicator(host_)),
-        now_(now),
-        beside_(beside),
-        stages_(stages) {}
+        shared_(shared),
+        stream_(shared) {}
 
   int rank() const override { return host_->rank(); }
   int size() const override { return host_->size(); }
   CommPtr split(int color, int key, const std::string& name) const override {
-    return c10::make_intrusive<StreamCommunicator>(host_->split(color, key, name), now_, beside_,
-                                                   stages_);
+    return c10::make_intrusive<StreamCommunicator>(host_->split(color, key, name), shared_);
+  }
+  void run_beside() override {
+    stream_ = c10::impl::VirtualGuardImpl(kOwner.type()).getStreamFromGlobalPool(kOwner);
   }
   void connect_neighbours() override { connected_ = true; }
   void barrier() override { host_->barrier(); }
@@ -49,36 +50,34 @@ class StreamCommunicator final : public Communicator {
 
   void all_reduce(torch::Tensor t, ReduceOp op) override {
     if (t.is_cpu()) return host_->all_reduce(t, op);
-    run(now_, {t}, {t}, [&] { staged_->all_reduce(t, op); })->wait();
+    run({t}, {t}, [&] { staged_->all_reduce(t, op); })->wait();
   }
-  void all_gather(torch::Tensor out, torch::Tensor in) override {
-    if (out.is_cpu()) return host_->all_gather(out, in);
-    run(now_, {in}, {out}, [&] { staged_->all_gather(out, in); })->wait();
+  std::unique_ptr<Pending> start_all_reduce(torch::Tensor t) override {
+    if (t.is_cpu()) return host_->start_all_reduce(t);
+    return run({t}, {t}, [&] { staged_->all_reduce(t, ReduceOp::Sum); });
   }
   std::unique_ptr<Pending> start_all_gather(torch::Tensor out, torch::Tensor in) override {
     if (out.is_cpu()) return host_->start_all_gather(out, in);
-    return run(beside_, {in}, {out}, [&] { staged_->all_gather(out, in); });
+    return run({in}, {out}, [&] { staged_->all_gather(out, in); });
   }
   void reduce_scatter(torch::Tensor out, torch::Tensor in,
                       const std::vector<int64_t>& counts) override {
     if (in.is_cpu()) return host_->reduce_scatter(out, in, counts);
-    run(now_, {in}, {out}, [&] { staged_->reduce_scatter(out, in, counts); })->wait();
+    run({in}, {out}, [&] { staged_->reduce_scatter(out, in, counts); })->wait();
   }
   std::unique_ptr<Pending> start_reduce_scatter(torch::Tensor out, torch::Tensor in,
                                                 const std::vector<int64_t>& counts) override {
     if (in.is_cpu()) return host_->start_reduce_scatter(out, in, counts);
-    return run(beside_, {in}, {out}, [&] { staged_->reduce_scatter(out, in, counts); });
+    return run({in}, {out}, [&] { staged_->reduce_scatter(out, in, counts); });
   }
   void all_to_all(torch::Tensor out, torch::Tensor in, const std::vector<int64_t>& receive_counts,
                   const std::vector<int64_t>& send_counts) override {
     if (in.is_cpu()) return host_->all_to_all(out, in, receive_counts, send_counts);
-    run(now_, {in}, {out}, [&] {
-      staged_->all_to_all(out, in, receive_counts, send_counts);
-    })->wait();
+    run({in}, {out}, [&] { staged_->all_to_all(out, in, receive_counts, send_counts); })->wait();
   }
   void broadcast(torch::Tensor t, int root) override {
     if (t.is_cpu()) return host_->broadcast(t, root);
-    run(now_, {t}, {t}, [&] { staged_->broadcast(t, root); })->wait();
+    run({t}, {t}, [&] { staged_->broadcast(t, root); })->wait();
   }
   std::unique_ptr<Pending> start_exchange(const std::vector<Message>& sends,
                                           const std::vector<Message>& receives) override {
@@ -88,24 +87,24 @@ class StreamCommunicator final : public Communicator {
     if (sent.empty() && received.empty()) return host_->start_exchange(sends, receives);
     if ((sent.empty() ? received : sent)[0].is_cpu()) return host_->start_exchange(sends, receives);
     TORCH_CHECK(connected_, "exchange() before connect_neighbours(): NCCL would hang");
-    return run(stages_, sent, received, [&] { staged_->start_exchange(sends, receives)->wait(); });
+    return run(sent, received, [&] { staged_->start_exchange(sends, receives)->wait(); });
   }
 
  private:
-  static std::unique_ptr<Pending> run(const c10::Stream& stream, std::vector<torch::Tensor> reads,
-                                      const std::vector<torch::Tensor>& writes,
-                                      const std::function<void()>& work) {
+  std::unique_ptr<Pending> run(std::vector<torch::Tensor> reads,
+                               const std::vector<torch::Tensor>& writes,
+                               const std::function<void()>& work) {
     c10::Event before(kOwner.type()), done(kOwner.type());
     before.record(current());
-    before.block(stream);
-    in_stream(stream, reads, writes, work);
-    done.record(stream);
+    before.block(stream_);
+    in_stream(stream_, reads, writes, work);
+    done.record(stream_);
     reads.insert(reads.end(), writes.begin(), writes.end());
     return std::make_unique<InStream>(std::move(done), std::move(reads));
   }
 
   CommPtr host_, staged_;
-  c10::Stream now_, beside_, stages_;
+  c10::Stream shared_, stream_;
   bool connected_ = false;
 };
 
@@ -113,9 +112,8 @@ class StreamCommunicator final : public Communicator {
 
 CommPtr stream_communicator(CommPtr host) {
   const c10::impl::VirtualGuardImpl device(kOwner.type());
-  return c10::make_intrusive<StreamCommunicator>(
-      std::move(host), device.getStreamFromGlobalPool(kOwner),
-      device.getStreamFromGlobalPool(kOwner), device.getStreamFromGlobalPool(kOwner));
+  return c10::make_intrusive<StreamCommunicator>(std::move(host),
+                                                 device.getStreamFromGlobalPool(kOwner));
 }
 
 }  // namespace anymesh::pretend

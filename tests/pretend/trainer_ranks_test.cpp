@@ -3,10 +3,15 @@
 // CPU's losses, breaks no rule of the device, and waits for it as seldom as it should. The ranks
 // are processes, since each has a device of its own.
 
+#include <ATen/record_function.h>
+
+#include <mutex>
+
 #include "framework/checkpoint/host_reader.h"
 #include "framework/data/mock_dataset.h"
 #include "framework/profile/profiler.h"
 #include "framework/run/micro_batches.h"
+#include "framework/tensor_parallel/mappings.h"
 #include "framework/zero/memory.h"
 #include "tests/pretend/device.h"
 #include "tests/pretend/stream_communicator.h"
@@ -34,14 +39,16 @@ const torch::Device kPretend(torch::kPrivateUse1, 0);
 
 // A run on the CPU, and the same run on the device.
 struct Twins {
-  Twins(const Topology& mesh, int stage, const std::string& flags = "")
+  Twins(const Topology& mesh, int stage, const std::string& flags = "", bool sequence = false)
       : stage_(stage),
-        cpu(mesh, stage, options(torch::kCPU, stage, flags)),
-        device(mesh, stage, options(kPretend, stage, flags)) {
+        cpu(mesh, stage, options(torch::kCPU, stage, flags, sequence)),
+        device(mesh, stage, options(kPretend, stage, flags, sequence)) {
     for (int step = 0; step < 2; ++step) train();
   }
-  static TinyOptions options(torch::Device device, int stage, const std::string& flags) {
+  static TinyOptions options(torch::Device device, int stage, const std::string& flags,
+                             bool sequence) {
     TinyOptions options = OnPretendDevice::options(device, /*recompute=*/stage % 2 == 1);
+    options.sequence_parallel = sequence;
     options.gpt = with_flags(options.gpt, flags);
     return options;
   }
@@ -53,9 +60,83 @@ struct Twins {
   TinyRun cpu, device;
 };
 
+// Trains a step of so many micro-batches, and returns how often it waited for the device.
+int64_t waits_of_step(TinyRun& run, const MockDataset& data, int64_t count) {
+  const int64_t before = pretend::waits();
+  run.engine.train_batch(micro_batches(data, run.grid, 1, 0, count, /*dropout_seed=*/{}));
+  return pretend::waits() - before;
+}
+
 RANKS_TEST_F(OnPretendDevice, HasTheLossesOfTheCpu) {
-  for (const Topology& mesh : {kData, kPipes, kSlices, kSplit})
-    for (const int stage : {0, 1, 2, 3}) Twins(mesh, stage);
+  for (const int stage : {0, 1, 2, 3}) {
+    for (const Topology& mesh : {kData, kPipes, kSlices, kSplit}) Twins(mesh, stage);
+    for (const Topology& mesh : {kSlices, kSplit}) Twins(mesh, stage, "", /*sequence=*/true);
+    Twins({.pp_size = 2, .dp_size = 2, .chunks = 2}, stage, "--num-layers 4");
+    Twins(kSlices, stage, "--recompute-modules mlp");
+  }
+}
+
+// One matrix that four ranks enter.
+struct Entered {
+  Entered(const CommPtr& world, bool sequence)
+      : x(at::ones({1, 64, 32}, kDouble).requires_grad_()),
+        weight(at::ones({16, 32}, kDouble).requires_grad_()),
+        before(pretend::bytes()),
+        y(enter_linear(x, weight, {}, {.group = world, .sequence = sequence})) {}
+  static inline const torch::TensorOptions kDouble = torch::dtype(torch::kDouble).device(kPretend);
+  torch::Tensor x, weight;
+  int64_t before;
+  torch::Tensor y;
+};
+
+RANKS_TEST_F(OnPretendDevice, TheWholeSequenceIsNotKept) {
+  const Entered entered(pretend::stream_communicator(test_world()), /*sequence=*/true);
+  EXPECT_EQ(entered.y.size(1), 4 * 64);
+  EXPECT_EQ(pretend::bytes() - entered.before, static_cast<int64_t>(entered.y.nbytes()));
+}
+
+// The names of what all threads record while it lives: the backward runs on one of LibTorch's.
+class RecordedNames {
+ public:
+  RecordedNames()
+      : callback_(at::addGlobalCallback(at::RecordFunctionCallback(
+            [](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
+              const std::lock_guard lock(mutex);
+              names.emplace_back(function.name());
+              return nullptr;
+            }))) {
+    names.clear();
+  }
+  ~RecordedNames() { at::removeCallback(callback_); }
+  // Returns those from `first` on that begin with it or are products, each once in a row, since the
+  // device hands a product on to the CPU.
+  std::vector<std::string> from(const std::string& first) const {
+    std::vector<std::string> found;
+    for (const std::string& name : names)
+      if (name.starts_with(first) || (!found.empty() && name == "aten::mm")) found.push_back(name);
+    found.erase(std::unique(found.begin(), found.end()), found.end());
+    return found;
+  }
+
+ private:
+  static inline std::mutex mutex;
+  static inline std::vector<std::string> names;
+  at::CallbackHandle callback_;
+};
+
+RANKS_TEST_F(OnPretendDevice, RanksAddAGradientWhileTheWeightsIsMade) {
+  for (const bool sequence : {false, true}) {
+    const std::string verb = sequence ? "tp reduce_scatter" : "tp all_reduce";
+    CommCounts counts;
+    const Entered entered(counted(pretend::stream_communicator(test_world()), "tp", &counts),
+                          sequence);
+    const RecordedNames names;
+    torch::autograd::backward({entered.y.sum()}, {});
+    EXPECT_EQ(names.from(verb), (std::vector<std::string>{verb, "aten::mm", verb + " wait"}));
+    EXPECT_TRUE(at::equal(entered.x.grad(), at::full_like(entered.x, 4 * 16)));
+    EXPECT_TRUE(
+        at::equal(entered.weight.grad(), at::full_like(entered.weight, sequence ? 4 * 64 : 64)));
+  }
 }
 
 RANKS_TEST_F(OnPretendDevice, ExpertsHaveTheLossesOfTheCpu) {
@@ -97,14 +178,9 @@ RANKS_TEST_F(OnPretendDevice, MicroBatchesCauseNoWait) {
   own.world = pretend::stream_communicator(alone);
   TinyRun run({}, 0, own);
   const MockDataset data(64, run.config.seq_length, run.config.vocab_size, /*seed=*/1);
-  const auto waits_of = [&](int64_t count) {
-    const int64_t before = pretend::waits();
-    run.engine.train_batch(micro_batches(data, run.grid, 1, 0, count, /*dropout_seed=*/{}));
-    return pretend::waits() - before;
-  };
-  waits_of(1);
-  const int64_t one = waits_of(1);
-  EXPECT_EQ(waits_of(4), one);
+  waits_of_step(run, data, 1);
+  const int64_t one = waits_of_step(run, data, 1);
+  EXPECT_EQ(waits_of_step(run, data, 4), one);
   EXPECT_LE(one, 3);  // the loss, the gradients' norm
 }
 
@@ -117,14 +193,9 @@ RANKS_TEST_F(OnPretendDevice, AnExpertLayerWaitsOnce) {
                          "--moe-ffn-hidden-size 8 --num-experts 4 --moe-aux-loss-coeff 0.1");
     TinyRun run(mesh, 0, own);
     const MockDataset data(64, run.config.seq_length, run.config.vocab_size, /*seed=*/1);
-    const auto waits_of = [&](int64_t count) {
-      const int64_t before = pretend::waits();
-      run.engine.train_batch(micro_batches(data, run.grid, 1, 0, count, /*dropout_seed=*/{}));
-      return pretend::waits() - before;
-    };
-    waits_of(1);
-    const int64_t one = waits_of(1), layers = run.config.num_layers;
-    EXPECT_EQ(waits_of(3) - one, 2 * layers) << mesh.ep_size;
+    waits_of_step(run, data, 1);
+    const int64_t one = waits_of_step(run, data, 1), layers = run.config.num_layers;
+    EXPECT_EQ(waits_of_step(run, data, 3) - one, 2 * layers) << mesh.ep_size;
   }
 }
 

@@ -37,7 +37,7 @@ struct TinyOptions {
   LrSchedule schedule{.max_lr = 0.01, .decay_samples = 400};
   torch::Dtype dtype = torch::kFloat;
   std::vector<std::string> freeze;
-  bool activation_checkpointing = false;
+  bool activation_checkpointing = false, sequence_parallel = false;
   CommPtr world = test_world();
   std::shared_ptr<const SaveLock> save_lock = nullptr;
   torch::Device device = torch::kCPU;
@@ -49,7 +49,8 @@ struct TinyRun {
   TinyRun(Topology mesh, int stage, TinyOptions options = {})
       : grid(options.world, mesh, /*comm_counts=*/nullptr, options.device),
         config(options.gpt),
-        model(config, grid, options.dtype, /*micro_batch_size=*/1, /*seed=*/5),
+        model(config, grid, options.dtype, /*micro_batch_size=*/1, /*seed=*/5,
+              options.sequence_parallel),
         engine(model, grid, config_of(mesh, stage, options)) {}
 
   static EngineConfig config_of(Topology mesh, int stage, const TinyOptions& options) {
