@@ -1,13 +1,13 @@
 #include "framework/format/dialects/dcp.h"
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <iterator>
 #include <mutex>
 #include <optional>
 #include <set>
 
-#include "framework/format/dialects/box_tensor.h"
 #include "framework/format/torch_file/pickle.h"
 #include "framework/format/torch_file/torch_file.h"
 #include "framework/util/errors.h"
@@ -165,7 +165,7 @@ class DcpReader {
                                                 *dtype, box.shape, checks_);
       boxes.push_back(std::move(box));
     }
-    if (boxes.size() > 1) folder_.cut.insert(name);
+    if (boxes.size() > 1) folder_.cut[name] = boxes;
     return tensor_of_boxes(name, *dtype, shape, std::move(boxes));
   }
 
@@ -176,7 +176,8 @@ class DcpReader {
   std::map<std::pair<std::string, std::string>, DcpItem> places_;  // by name and offsets
 };
 
-constexpr std::string_view kState = "state.", kGroups = "param_groups.", kMaster = "fp32_param";
+constexpr std::string_view kState = "state.", kGroups = "param_groups.", kMaster = "fp32_param",
+                           kDistributedMaster = "param";
 
 // Returns what stands before an optimizer's keys: "optim.", or nothing; none without an optimizer.
 std::optional<std::string> optimizer_prefix(const DcpFolder& folder) {
@@ -309,6 +310,14 @@ ZipReader DcpItem::open() const {
   return ZipReader(std::make_shared<const File>(file, offset, length));
 }
 
+TensorRecord step_tensor(const Value& step) {
+  if (step.is_tensor()) return step.as_tensor();
+  const auto number = static_cast<float>(step.as_double());
+  std::vector<std::byte> bytes(sizeof number);
+  std::memcpy(bytes.data(), &number, sizeof number);
+  return {DType::kFloat32, {}, false, std::make_shared<OwnedBytes>(std::move(bytes))};
+}
+
 std::vector<fs::path> dcp_folders(const fs::path& path) {
   if (fs::exists(path / kDcpMetadata)) return {path};
   const fs::path model = path / "pytorch_model_fsdp_0", optimizer = path / "optimizer_0";
@@ -362,7 +371,7 @@ DcpModel dcp_model(const DcpFolder& folder) {
       throw Unreadable(folder.path.string() + ": " + printable(name) +
                        " is no state of a parameter that is there");
     DcpModel::Parameter& parameter = model.parameters.at(state->first);
-    if (state->second == kMaster)
+    if (state->second == kMaster || state->second == kDistributedMaster)
       parameter.weight = tensor->second;
     else
       parameter.states.emplace(state->second, tensor->second);

@@ -2,10 +2,10 @@
 
 #include <filesystem>
 #include <map>
-#include <set>
 #include <string>
 #include <vector>
 
+#include "framework/format/dialects/box_tensor.h"
 #include "framework/format/layout/names.h"
 #include "framework/format/torch_file/value.h"
 #include "framework/format/torch_file/zip.h"
@@ -36,9 +36,9 @@ struct DcpFolder {
   std::map<std::string, DcpItem> objects;       // other Python objects, by name
   // The keys of a name, if the writer kept them; else the name alone.
   std::map<std::string, std::vector<std::string>> keys;
-  std::vector<std::string> order;  // all names, as the writer's dicts had them
-  std::set<std::string> cut;       // tensors of several boxes
-  std::vector<DcpItem> items;      // all
+  std::vector<std::string> order;                     // all names, as the writer's dicts had them
+  std::map<std::string, std::vector<TensorBox>> cut;  // tensors of several boxes
+  std::vector<DcpItem> items;                         // all
 };
 
 inline constexpr std::string_view kDcpSuffix = ".distcp";
@@ -48,6 +48,9 @@ inline constexpr std::string_view kDcpSuffix = ".distcp";
 std::vector<std::filesystem::path> dcp_folders(const std::filesystem::path& path);
 
 DcpFolder read_dcp(const std::filesystem::path& path, RecordChecksums* checks = nullptr);
+
+// Returns the step as torch's optimizers keep it.
+TensorRecord step_tensor(const Value& step);
 
 // A model and its optimizer.
 struct DcpModel {

@@ -12,10 +12,10 @@ bool is_foreign(const std::filesystem::path& folder) {
 ForeignModel read_foreign(const std::filesystem::path& folder, RecordChecksums* checks) {
   if (dcp_folders(folder).empty())
     return {"DTensors in files of ranks", read_dtensor_files(folder, checks)};
-  DcpModel model = dcp_model(read_dcp(folder, checks));
-  if (!is_torch_dist(folder)) return {"torch.distributed.checkpoint", std::move(model)};
-  complete_torch_dist(model, folder);
-  return {"torch_dist of Megatron-Core", std::move(model)};
+  DcpFolder dcp = read_dcp(folder, checks);
+  if (is_torch_dist(folder))
+    return {"torch_dist of Megatron-Core", torch_dist_model(std::move(dcp))};
+  return {"torch.distributed.checkpoint", dcp_model(dcp)};
 }
 
 }  // namespace anymesh

@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "framework/format/dialects/dcp_writer.h"
+#include "framework/format/dialects/distributed_optimizer.h"
 #include "framework/format/layout/names.h"
 #include "framework/format/sharded/tensor_views.h"
 #include "framework/format/torch_file/torch_file.h"
@@ -67,7 +68,8 @@ void add_groups(DcpModel& model, const Value& settings) {
     return;
   for (const Value& group : settings.items()) {
     Value own = group;
-    model.groups.push_back({{}, own.erase(keys::kParams)});
+    own.erase(keys::kParams);
+    model.groups.push_back({{}, own.erase(kStepState)});
   }
   for (const std::string& name : model.order) {
     const DcpModel::Parameter& parameter = model.parameters.at(name);
@@ -76,6 +78,16 @@ void add_groups(DcpModel& model, const Value& settings) {
     const size_t group = settings.size() == 2 && (decay_of(settings.at(0)) == 0) != vector ? 1 : 0;
     model.groups[group].names.push_back(name);
   }
+}
+
+// Returns what ranks do not cut: from common.pt or, with buckets, from an item of the first ranks.
+Value optimizer_of(const DcpFolder& folder) {
+  const Value whole = read_torch_file(folder.path / kTorchDistCommon).find(keys::kOptimizer);
+  if (!whole.is_dict()) return Value::dict();
+  const auto item =
+      folder.objects.find(std::string(kBuckets) + "dp_group_idx_0.optimizer/shard_0_1");
+  if (item != folder.objects.end()) return read_torch_file(item->second.open()).at(0);
+  return whole.find(keys::kOptimizer).value_or(whole);  // within it where masters are beside it
 }
 
 // A layer's parameter: decoder.layers. 3 .mlp.linear_fc1.weight.
@@ -178,16 +190,20 @@ Value common_of(const DcpModel& model, int64_t iteration) {
 
 bool is_torch_dist(const fs::path& folder) { return fs::exists(folder / kTorchDistCommon); }
 
-void complete_torch_dist(DcpModel& model, const fs::path& folder) {
-  unstack(model, folder);
-  Value optimizer = read_torch_file(folder / kTorchDistCommon).find(keys::kOptimizer);
-  if (!optimizer.is_dict()) return;
-  if (const Value inner = optimizer.find(keys::kOptimizer)) optimizer = inner;  // one with masters
-  const Value states = optimizer.find(keys::kState);
-  if (const Value step = states.is_dict() ? states.find("common_step") : Value(); step.is_tensor())
+DcpModel torch_dist_model(DcpFolder folder) {
+  const std::string refused = name_distributed_states(folder);
+  DcpModel model = dcp_model(folder);
+  unstack(model, folder.path);
+  model.states_refused = refused;
+  const Value optimizer = optimizer_of(folder), states = optimizer.find(keys::kState);
+  const Value groups = optimizer.find(keys::kParamGroups);
+  Value step = states.is_dict() ? states.find("common_step") : Value();
+  if (!step && groups && groups.size() > 0) step = groups.at(0).find(kStepState);
+  if (step)
     for (auto& [name, parameter] : model.parameters)
-      if (!parameter.states.empty()) parameter.states[std::string(kStepState)] = step.as_tensor();
-  if (const Value groups = optimizer.find(keys::kParamGroups)) add_groups(model, groups);
+      if (!parameter.states.empty()) parameter.states[std::string(kStepState)] = step_tensor(step);
+  if (groups) add_groups(model, groups);
+  return model;
 }
 
 std::vector<StreamedFile> torch_dist_files(const fs::path& folder, const DcpModel& model,

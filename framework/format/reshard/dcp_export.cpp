@@ -1,7 +1,6 @@
 #include "framework/format/reshard/dcp_export.h"
 
 #include <chrono>
-#include <cstring>
 #include <set>
 
 #include "framework/format/dialects/dcp_writer.h"
@@ -17,15 +16,6 @@ namespace anymesh {
 namespace {
 
 namespace fs = std::filesystem;
-
-// Returns the step as torch's optimizers keep it.
-TensorRecord step_tensor(const Value& step) {
-  if (step.is_tensor()) return step.as_tensor();
-  const auto number = static_cast<float>(step.as_double());
-  std::vector<std::byte> bytes(sizeof number);
-  std::memcpy(bytes.data(), &number, sizeof number);
-  return {DType::kFloat32, {}, false, std::make_shared<OwnedBytes>(std::move(bytes))};
-}
 
 // Returns a group's settings for torch's optimizer that has such states.
 Value torch_settings(const Value& given, const SavedParameter& parameter) {
