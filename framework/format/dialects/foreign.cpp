@@ -1,6 +1,7 @@
 #include "framework/format/dialects/foreign.h"
 
 #include "framework/format/dialects/dtensor_files.h"
+#include "framework/format/dialects/megatron_fsdp.h"
 #include "framework/format/dialects/torch_dist.h"
 
 namespace anymesh {
@@ -15,6 +16,7 @@ ForeignModel read_foreign(const std::filesystem::path& folder, RecordChecksums* 
   DcpFolder dcp = read_dcp(folder, checks);
   if (is_torch_dist(folder))
     return {"torch_dist of Megatron-Core", torch_dist_model(std::move(dcp))};
+  if (is_megatron_fsdp(dcp)) return {"fsdp_dtensor of Megatron-FSDP", megatron_fsdp_model(dcp)};
   return {"torch.distributed.checkpoint", dcp_model(dcp)};
 }
 

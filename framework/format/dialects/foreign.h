@@ -11,6 +11,7 @@ namespace anymesh {
 //
 //   torch.distributed.checkpoint    of FSDP2, torchtitan or accelerate (dcp.h)
 //   torch_dist                      of Megatron-Core (torch_dist.h)
+//   fsdp_dtensor                    of Megatron-FSDP (megatron_fsdp.h)
 //   files of each rank              of veRL (dtensor_files.h)
 struct ForeignModel {
   std::string description;

@@ -10,7 +10,7 @@
 namespace anymesh {
 namespace {
 
-const std::vector<std::string> kForms = {"fully_reshardable", "flat", "buckets"};
+const std::vector<std::string> kForms = {"fully_reshardable", "flat", "buckets", "fsdp"};
 fs::path saved_by_megatron(const std::string& name) {
   return fixture("megatron_core") / name / "checkpoint";
 }
