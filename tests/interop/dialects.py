@@ -23,7 +23,8 @@ from torch.distributed.fsdp import fully_shard
 
 import deepspeed
 from checks import check, expect, furthest, our, tensor_differences, too_far, truths_of
-from megatron_core import MegatronCore
+from megatron_core import Distributed, MegatronCore
+from megatron_fsdp import MegatronFsdp
 from reshard_model import BATCH, SEQUENCE, VOCABULARY, Model, live
 
 SAVED, CUT, LOGS = map(pathlib.Path, ("saved", "cut", "logs"))
@@ -148,10 +149,10 @@ def state_of(run):
 
 
 def loss_of_step(run, batch):
-    """The mean over a global batch, of which Megatron-Core's ranks, all of tp, have the same part."""
+    """The mean over a global batch, of which Megatron-Core's ranks of tp have the same part."""
     ranks = torch.distributed.get_world_size()
-    own = batch if isinstance(run, MegatronCore) else batch.view(ranks, -1, batch.shape[1])[torch.distributed.get_rank()]
-    total = run.step(own).detach().double()
+    part, parts = run.data_part() if isinstance(run, MegatronCore) else (torch.distributed.get_rank(), ranks)
+    total = run.step(batch.view(parts, -1, batch.shape[1])[part]).detach().double()
     torch.distributed.all_reduce(total)
     return total.item() / ranks
 
@@ -188,13 +189,20 @@ SAVES = {"fsdp-flat-2": ("fsdp", "flat", 2), "fsdp-nested-4": ("fsdp", "nested",
 LENGTH, LLAMA_BATCH = 16, 12
 # The samples of the corpus that a run has seen when pretrain_gpt has made its steps. DeepSpeed tells how many it has seen at the
 # save, and FSDP2 does not: its data begins again.
-SAMPLES = {"fsdp": STEPS * LLAMA_BATCH, "ranks": STEPS * LLAMA_BATCH, "megatron": STEPS * LLAMA_BATCH, "deepspeed": 2 * STEPS * LLAMA_BATCH}
+SAMPLES = dict.fromkeys(("fsdp", "ranks", "megatron", "distributed", "megatron-fsdp"), STEPS * LLAMA_BATCH) | {"deepspeed": 2 * STEPS * LLAMA_BATCH}
 LLAMA = dict(vocab_size=512, hidden_size=48, num_hidden_layers=3, num_attention_heads=6, num_key_value_heads=2, intermediate_size=40,
              max_position_embeddings=LENGTH, tie_word_embeddings=False)
 LLAMAS = {"llama-fsdp-flat-2": ("fsdp", "flat", 2), "llama-fsdp-nested-3": ("fsdp", "nested", 3), "llama-ds-zero3-4": ("deepspeed", 3, 4),
           "llama-accelerate-2": ("fsdp", "accelerate", 2), "llama-rank-files-3": ("ranks", 1, 3), "llama-rank-files-hsdp-4": ("ranks", 2, 4),
           "llama-ds-zero1-4": ("deepspeed", 1, 4), "llama-megatron-core-1": ("megatron", 0, 1),
           "llama-megatron-core-tp2": ("megatron", 64, 2)}  # rows of padding
+# With sharded optimizers, on tp 2 x dp 2.
+RESHARDABLE, BUCKETS = {"sharding": "fully_reshardable", "tp": 2}, {"sharding": "dp_reshardable", "tp": 2, "bucket_size": 4000}
+SHARDED = {"llama-megatron-reshardable": ("distributed", RESHARDABLE, 4), "llama-megatron-buckets": ("distributed", BUCKETS, 4),
+           "llama-megatron-fsdp": ("megatron-fsdp", {"tp": 2}, 4)}
+MEGATRON = {"megatron": lambda padding, **more: MegatronCore(LLAMA, LENGTH, padding, **more),
+            "distributed": lambda how, **more: Distributed(LLAMA, LENGTH, **how, **more),
+            "megatron-fsdp": lambda how, **more: MegatronFsdp(LLAMA, LENGTH, **how, **more)}
 MESHES = {"one process": [], "tp 2 x dp 2, ZeRO 3": ["--local-ranks", 4, "--tensor-model-parallel-size", 2, "--zero-stage", 3],
           "pp 3 x dp 2, ZeRO 1": ["--local-ranks", 6, "--pipeline-model-parallel-size", 3, "--zero-stage", 1]}
 
@@ -221,7 +229,7 @@ def samples_of(count):
 
 
 def llama_run(framework, how):
-    return MegatronCore(LLAMA, LENGTH, LLAMA["vocab_size"] + how) if framework == "megatron" else RUN[framework](how, Llama())
+    return MEGATRON[framework](how) if framework in MEGATRON else RUN[framework](how, Llama())
 
 
 def llama_saved(framework, how, folder, samples):
@@ -244,9 +252,9 @@ def llama_loaded(framework, how, folder, samples, losses):
     return too_far("losses", off, BOUND), f"losses {off:.1e} off"
 
 
-def bf16_saved(folder, samples):
+def bf16_saved(framework, how, folder, samples):
     """The masters and moments of a run of Megatron-Core in bf16."""
-    run = MegatronCore(LLAMA, LENGTH, LLAMA["vocab_size"], bf16=True)
+    run = MEGATRON[framework](how, bf16=True)
     for batch in samples.split(LLAMA_BATCH):
         loss_of_step(run, batch)
     run.save(folder)
@@ -287,7 +295,7 @@ def trained_here(flags, framework, rows, *more):
 
 
 def goes_on_here(name, mesh, losses):
-    framework, flags = LLAMAS[name][0], imported(name)
+    framework, flags = (LLAMAS | SHARDED)[name][0], imported(name)
     own = CUT / f"{name}{mesh[2] if mesh else ''}"
     if mesh and framework != "deepspeed":  # from a folder of the framework itself, to it, and on from there
         flags[flags.index("--load") + 1] = shutil.copytree(SAVED / name, own)
@@ -329,7 +337,7 @@ def around_all():
 
 
 def source_of(name):
-    framework, *_ = (SAVES | LLAMAS).get(name, ("fsdp",))
+    framework, *_ = (SAVES | LLAMAS | SHARDED).get(name, ("fsdp",))
     return SAVED / name / TAG if framework == "deepspeed" else SAVED / name
 
 
@@ -360,14 +368,17 @@ def main():
     cases["... -> DeepSpeed, ZeRO 1, of 2"] = (
         2, loaded, "deepspeed", 1, to_deepspeed(SAVED / "around", 2, 1, "around"), truths["ds-zero3-4"])
     llamas = truths_of({name: (ranks, llama_saved, framework, how, SAVED / name, samples_of(SAMPLES[framework]))
-                        for name, (framework, how, ranks) in LLAMAS.items()}, LOGS / "llamas")
-    for name, mesh in ((name, mesh) for name in LLAMAS for mesh in MESHES):
+                        for name, (framework, how, ranks) in (LLAMAS | SHARDED).items()}, LOGS / "llamas")
+    for name, mesh in [(name, mesh) for name in LLAMAS for mesh in MESHES] + [(name, "tp 2 x dp 2, ZeRO 3") for name in SHARDED]:
         cases[f"{name} -> pretrain_gpt, {mesh}"] = (0, goes_on_here, name, MESHES[mesh], llamas[name])
     cases |= exported_cases()
-    (masters,) = truths_of({"llama-megatron-bf16": (1, bf16_saved, SAVED / "bf16", samples_of(SAMPLES["megatron"]))}, LOGS / "bf16").values()
-    our("hf_convert", "import", SAVED / "llama-megatron-core-1-config", CUT / "bf16", "--checkpoint", SAVED / "bf16")
-    our("hf_convert", "export", CUT / "bf16", CUT / "bf16.td", "--to", "torch_dist")
-    cases["Megatron-Core in bf16 -> pretrain_gpt -> Megatron-Core in fp32"] = (1, bf16_loaded, CUT / "bf16.td", masters)
+    masters = truths_of({f"bf16-{name}": (ranks, bf16_saved, framework, how, SAVED / f"bf16-{name}", samples_of(SAMPLES[framework]))
+                         for name, (framework, how, ranks) in (SHARDED | {"llama-megatron-core": ("megatron", 0, 1)}).items()}, LOGS / "bf16")
+    for name, truth in masters.items():
+        our("hf_convert", "import", SAVED / "llama-megatron-core-1-config", CUT / name, "--checkpoint", SAVED / name)
+        our("hf_convert", "export", CUT / name, CUT / f"{name}.td", "--to", "torch_dist")
+        tp = len({key.split()[0] for key in truth})
+        cases[f"{name} -> pretrain_gpt -> Megatron-Core in fp32, tp {tp}"] = (tp, bf16_loaded, CUT / f"{name}.td", truth)
     cases["llama: DeepSpeed, ZeRO 3, of 4 -> FSDP2 of 3 -> Megatron-Core, tp 2 -> DeepSpeed, ZeRO 1, of 2"] = (0, around_all)
     check("DeepSpeed, FSDP2, Megatron-Core and pretrain_gpt", cases, LOGS)
 

@@ -141,8 +141,8 @@ class MegatronCore:
 
 
 class Distributed(MegatronCore):
-    """A run with Megatron-Core's distributed optimizer on tp x dp. `sharding`: how it saves the states, "flat" for the form of versions
-    before 0.14, which these write. With `bucket_size`, many buckets."""
+    """A run with Megatron-Core's distributed optimizer on tp x dp. `sharding` is the form in which it saves the states, its metadata's
+    distrib_optim_sharding_type. With `bucket_size` there are many buckets."""
 
     def __init__(self, shape, length, sharding, tp, bf16=False, bucket_size=None):
         self.buckets = {"overlap_grad_reduce": True, "bucket_size": bucket_size} if bucket_size else {}

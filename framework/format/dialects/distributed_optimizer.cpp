@@ -180,6 +180,9 @@ std::string name_distributed_states(DcpFolder& folder) {
   if (!refused.empty())
     std::erase_if(folder.tensors, [](const auto& each) { return each.first.starts_with(kStates); });
   const std::map<std::string, Bucket> buckets = taken_buckets(folder);
+  const auto object = folder.objects.lower_bound(std::string(kBuckets) + "dp_group");
+  if (buckets.empty() && object != folder.objects.end() && object->first.starts_with(kBuckets))
+    refused = "its distributed optimizer has saved objects and no tensors (dp_zero_gather_scatter)";
   try {
     if (!buckets.empty()) name_buckets(folder, buckets);
   } catch (const Unreadable& error) {

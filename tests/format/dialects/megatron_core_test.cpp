@@ -109,6 +109,13 @@ TEST(MegatronCore, RefusesABucketOfOtherMasters) {
   EXPECT_EQ(folder.tensors.size(), 2u);
 }
 
+TEST(MegatronCore, RefusesObjectsInPlaceOfTensors) {
+  DcpFolder folder = folder_with_bucket(0, 1000);
+  folder.tensors.erase("optimizer.distributed.dp_group_idx_0.gbuf_idx_0.param");
+  folder.objects["optimizer.distributed.dp_group_idx_0.param_state/shard_0_1"] = {};
+  EXPECT_THAT(name_distributed_states(folder), HasSubstr("dp_zero_gather_scatter"));
+}
+
 // Whatever .metadata says, a tensor that is read under its name is the right one, or is refused.
 class DamagedMegatronCore : public TempFolder {};
 TEST_F(DamagedMegatronCore, AFlippedBitOfMetadata) {
