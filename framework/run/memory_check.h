@@ -12,7 +12,7 @@ namespace anymesh {
 double activation_bytes(const Config& config, int64_t width, bool is_last_stage);
 
 // Throws, before anything is allocated, if this machine's ranks need more than all of its memory
-// for parameters, gradients and optimizer state (the closed form of zero/memory_report.h), a
+// for parameters, gradients and optimizer state (the closed form of zero/memory_form.h), a
 // micro-batch's tokens and its activations. The message has the bytes and the flags. `local` has
 // the machine's ranks. Counts the host's memory, so ranks on GPUs pass. Collective over grid.world
 // and `local`.

@@ -4,6 +4,7 @@
 
 #include "framework/comm/agreement.h"
 #include "framework/util/format.h"
+#include "framework/zero/memory_form.h"
 
 namespace anymesh {
 namespace {
@@ -22,32 +23,23 @@ std::vector<MemoryPart> kept_memory(const ZeroOptimizer& optimizer) {
              state_on_disk = optimizer.config().offload.optimizer_on_disk();
   MemoryPart parameters{"parameters"}, gradients{"gradients"}, state{"optimizer state"},
       copies{"tied copies"}, buffers{"offload buffers"};
+  KeptBytes kept;
   for (const auto& group : optimizer.groups()) {
-    const int64_t ranks = group.partitions->size(),
-                  parameter_parts = stage.partitions_parameters() ? ranks : 1,
-                  gradient_parts = stage.partitions_gradients() ? ranks : 1;
-    int64_t numel = 0, tied = 0;
+    KeptGroup shape{.ranks = group.partitions->size(),
+                    .width = static_cast<int64_t>(group.params[0].tensor.element_size()),
+                    .states = static_cast<int64_t>(group.states.size()),
+                    .exact = group.sums.scalar_type() == torch::kLong,
+                    .params_on_disk = params_on_disk,
+                    .state_on_disk = state_on_disk};
     for (const ParamSpec& spec : group.params) {
-      numel += spec.tensor.numel();
-      if (spec.second_use.defined()) tied += spec.tensor.numel();
+      shape.numel += spec.tensor.numel();
+      if (spec.second_use.defined()) shape.tied += spec.tensor.numel();
       parameters.allocated += bytes_of(spec.tensor);
     }
-    const int64_t tied_here = stage.partitions_parameters()  ? tied / ranks
-                              : stage.partitions_gradients() ? std::min(tied, numel / ranks)
-                                                             : tied;
-    copies.closed_form += static_cast<int64_t>(group.sums.element_size()) * tied_here;
-    const bool exact = group.sums.scalar_type() == torch::kLong;
-    const auto width = static_cast<int64_t>(group.params[0].tensor.element_size());
+    add_kept_bytes(shape, stage, kept);
     parameters.allocated += bytes_of(group.weights);
-    const auto states = static_cast<int64_t>(group.states.size());
-    const int64_t state_width = (width == 2 ? 4 : 0) + 4 * states;
-    if (!params_on_disk) parameters.closed_form += width * numel / parameter_parts;
     gradients.allocated += bytes_of(group.sums);
-    gradients.closed_form += (exact ? 8 : 4) * numel / gradient_parts;
-    if (exact) {
-      gradients.allocated += bytes_of(group.gradient);
-      gradients.closed_form += 4 * numel / ranks;
-    }
+    if (shape.exact) gradients.allocated += bytes_of(group.gradient);
     state.allocated += bytes_of(group.master);
     for (const StateTensor& own : group.states) state.allocated += bytes_of(own);
     for (const auto& whole : group.whole_states)
@@ -55,11 +47,12 @@ std::vector<MemoryPart> kept_memory(const ZeroOptimizer& optimizer) {
         state.allocated += bytes_of(own);
         state.closed_form += 4 * own.numel();
       }
-    if (!state_on_disk) state.closed_form += state_width * numel / ranks;
-    const int64_t halves = group.layout.partition_numel() > Streamer::kBlock ? 2 : 1,
-                  streams = (params_on_disk ? width : 0) + (state_on_disk ? state_width : 0);
-    buffers.closed_form = std::max(buffers.closed_form, halves * Streamer::kBlock * streams);
   }
+  parameters.closed_form = kept.parameters;
+  gradients.closed_form = kept.gradients;
+  state.closed_form += kept.state;
+  copies.closed_form = kept.copies;
+  buffers.closed_form = kept.buffers;
   for (const auto& frozen : optimizer.frozen()) {
     parameters.allocated += bytes_of(frozen.part);
     const auto whole = static_cast<int64_t>(frozen.spec.tensor.nbytes());

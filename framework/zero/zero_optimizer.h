@@ -11,6 +11,7 @@
 #include "framework/pipeline/unit_runner.h"
 #include "framework/zero/exact_sum.h"
 #include "framework/zero/gradient_sum.h"
+#include "framework/zero/memory_form.h"
 #include "framework/zero/offload/streamer.h"
 #include "framework/zero/param_group.h"
 #include "framework/zero/sharded_params.h"
@@ -108,11 +109,7 @@ class ZeroOptimizer final : public UnitObserver {
   int64_t steps = 0;  // made so far
 
  private:
-  static constexpr int64_t kBucket = int64_t{1} << 22;  // elements of a gradient bucket
-  // Elements of each partition that are gathered at a time. All ranks' make at most eight buckets.
-  static constexpr int64_t gathered_at_once(int ranks) {
-    return std::clamp(8 * kBucket / ranks, int64_t{1}, kBucket);
-  }
+  static constexpr int64_t kBucket = kGradientBucket;
 
   // The gradient of one of a stage's two uses of a tied weight. It is summed apart and added once
   // per step.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A rank's memory between steps matches the formulas of zero/memory_report.h within 2 %, by part and by the allocator's count:
+# A rank's memory between steps matches the formulas of zero/memory_form.h within 2 %, by part and by the allocator's count:
 # weights, gradients, masters and moments. No whole gradient or parameter hides anywhere.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 warm_start

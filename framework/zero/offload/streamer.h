@@ -4,6 +4,7 @@
 #include <functional>
 #include <vector>
 
+#include "framework/zero/memory_form.h"
 #include "framework/zero/offload/state_tensor.h"
 
 namespace anymesh {
@@ -20,7 +21,7 @@ namespace anymesh {
 // all streams lie in memory there is one block: the tensors themselves.
 class Streamer {
  public:
-  static constexpr int64_t kBlock = int64_t{1} << 20;  // elements: 4 MiB of fp32
+  static constexpr int64_t kBlock = kStreamBlock;
 
   // How `work` uses a stream's blocks. With None they are undefined. With Write they begin as zeros
   // if the stream is on disk.
