@@ -3,15 +3,18 @@
 #include <algorithm>
 #include <vector>
 
+#include "framework/zero/memory_form.h"
 #include "models/gpt/gpt_parameters.h"
 
 namespace anymesh {
 namespace {
 
-constexpr int64_t kWindow = int64_t{1} << 22;  // elements of a bucket, and of a gather
+constexpr int64_t kWindow = kGradientBucket;
 
 int64_t rounded_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
-int64_t windows(int64_t elements) { return (elements + kWindow - 1) / kWindow; }
+int64_t windows(int64_t elements, int64_t window = kWindow) {
+  return (elements + window - 1) / window;
+}
 
 // Letters are as in docs/scaling.md.
 class ClosedForm {
@@ -87,10 +90,7 @@ class ClosedForm {
     for (const GptParameter& parameter : gpt_parameters(c)) {
       const std::optional<GptStage::Place> place = stage.place_of(parameter);
       if (!place || parameter.buffer) continue;
-      int64_t numel = parameter.vocabulary ? table * t : 1;
-      for (const int64_t size : parameter.shape) numel *= parameter.vocabulary ? 1 : size;
-      if (parameter.split_dim >= 0 && !(parameter.experts && whole)) numel /= t;
-      if (parameter.experts) numel /= k.mesh.ep_size;
+      const int64_t numel = numel_on_rank(parameter, c, k.mesh, k.same_bits);
       const Kind others = parameter.weight_decay ? Kind::kDecayed : Kind::kOthers;
       params.push_back(
           {numel, *place, parameter.experts ? Kind::kExperts : others, parameter.tp_sum});
@@ -232,7 +232,8 @@ class ClosedForm {
       if (z == 0) add(group, "all_reduce", 1, rounded_up(n, 2) * g);
       if (z == 1) add(group, "reduce_scatter", 1, flat * g);
       if (z >= 2) add_all(group, "reduce_scatter", m * buckets(kind), m * n * (exact ? g : e));
-      if (z == 1 || z == 2) add_all(group, "all_gather", windows(flat / ranks), flat * e);
+      if (z == 1 || z == 2)
+        add_all(group, "all_gather", windows(flat / ranks, gathered_at_once(ranks)), flat * e);
     }
     const bool twice = tied && first && last;
     if (z == 0 && twice) add("dp", "all_reduce", 1, table * g);

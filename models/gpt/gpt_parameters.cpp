@@ -1,5 +1,6 @@
 #include "models/gpt/gpt_parameters.h"
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 #include <utility>
@@ -185,6 +186,19 @@ class Builder {
 }  // namespace
 
 std::vector<GptParameter> gpt_parameters(const GptConfig& config) { return Builder(config).run(); }
+
+int64_t numel_on_rank(const GptParameter& parameter, const GptConfig& config, const Topology& mesh,
+                      int64_t same_bits) {
+  int64_t numel = 1;
+  for (const int64_t size : parameter.shape) numel *= size;
+  if (parameter.vocabulary) {
+    const int multiple = std::max(mesh.tp_size, static_cast<int>(same_bits));
+    numel = padded_vocab_size(config, multiple) * config.hidden_size;
+  }
+  const bool is_whole = parameter.experts && mesh.whole_experts;
+  if (parameter.split_dim >= 0 && !is_whole) numel /= mesh.tp_size;
+  return parameter.experts ? numel / mesh.ep_size : numel;
+}
 
 GptStage::GptStage(const GptConfig& config, const Topology& mesh, int pp_rank)
     : first(pp_rank == 0), last(pp_rank == mesh.pp_size - 1) {

@@ -46,6 +46,10 @@ struct GptParameter {
 // In the order in which DeepSpeed would flatten them.
 std::vector<GptParameter> gpt_parameters(const GptConfig& config);
 
+// Returns the elements that a rank holds of a parameter of its stage. `same_bits` has the blocks.
+int64_t numel_on_rank(const GptParameter& parameter, const GptConfig& config, const Topology& mesh,
+                      int64_t same_bits);
+
 // A stage's part of them: its chunks' layers, and the embedding and the head at the ends.
 struct GptStage {
   GptStage(const GptConfig& config, const Topology& mesh, int pp_rank);

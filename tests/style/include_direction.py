@@ -15,7 +15,7 @@ framework/format/write/ framework/format/sharded/ framework/format/dialects/ fra
 framework/kernels/ framework/cuda/ framework/storage.h framework/param_spec framework/optim/ framework/tensor_parallel/ framework/expert_parallel/
 framework/pipeline/ framework/zero/ framework/profile/ framework/run.h framework/checkpoint/ framework/engine framework/run/ models/ tools/
 """.split()
-LIGHT = re.compile(r"framework/((util|format|config|data)/|optim/(loss_scaler|lr_scheduler|options))|models/gpt/gpt_(comm_form|config|parameters)|tools/(?!generate/)")
+LIGHT = re.compile(r"framework/((util|format|config|data)/|optim/(loss_scaler|lr_scheduler|options)|zero/(memory_form|stage)\.h)|models/gpt/gpt_(comm_form|config|memory_form|parameters)|tools/(?!generate/)")
 DOOR = re.compile(r"framework/format/\w+\.h$")
 
 
