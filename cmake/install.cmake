@@ -6,7 +6,7 @@ set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Anymesh)
 
 # Exports the library NAME or anymesh_NAME as Anymesh::NAME.
 set(libraries format package_settings data inputs config gpt_config hf)
-set(programs ds_to_universal ds_reshard zero_to_fp32 preprocess_data plot_loss plot_figure report ckpt hf_convert)
+set(programs ds_to_universal ds_reshard zero_to_fp32 preprocess_data plot_loss plot_figure report ckpt hf_convert plan)
 if(NOT ANYMESH_TOOLS_ONLY)
   list(APPEND libraries framework gpt generate)
   list(APPEND programs pretrain_gpt generate)

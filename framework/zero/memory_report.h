@@ -8,7 +8,7 @@
 
 namespace anymesh {
 
-// What a rank allocates beside the closed form of memory_form.h.
+// A rank's allocations beside the closed form of memory_form.h.
 
 // Returns "1.9 MiB on the largest rank: parameters 0.5, gradients 0.5, optimizer state 0.9", by the
 // closed form. Collective.

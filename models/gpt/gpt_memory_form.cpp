@@ -118,8 +118,8 @@ class StageMemory {
     return {.kept = kMoments * tokens / parts, .output = part, .input = part};
   }
 
-  // The sum over tp, and the bias added to it, are copies. A sequence is cut into parts before it is
-  // summed, and the parts of the gradient are gathered.
+  // The sum over tp, and the bias added to it, are copies. A sequence is cut into parts before the
+  // sum, and the parts of the gradient are gathered.
   Operator row_parallel(int64_t input, int64_t width, bool bias) const {
     const int64_t cut = parts > 1 ? whole : 0;
     return {.kept = input,
@@ -227,7 +227,7 @@ class StageMemory {
     for (const Operator& op : unit) sum += op.kept;
     return sum;
   }
-  // What outlives a recomputed unit's forward: its output, the next one's input.
+  // A recomputed unit keeps its output alone, the next one's input.
   int64_t output_of(const Unit& unit) const {
     return &unit == &units.back() && stage.last ? 0 : part;
   }

@@ -5,8 +5,8 @@
 //   form.kept.sum();    between steps, by zero/memory_form.h
 //   form.peak;          with activations, gradient buckets and gathered layers, at the worst moment
 //
-// A stage is a list of operators. Each keeps some tensors for the backward and has a gradient of its
-// output. The form walks over them as the schedule does: min(p - stage, m) forwards, then a
+// A stage is a list of operators. Each keeps some tensors for the backward and has a gradient of
+// its output. The form walks over them as the schedule does: min(p - stage, m) forwards, then a
 // backward, and notes the greatest sum. A recomputed layer keeps its input, and walks forward once
 // more. The form counts tensors. It leaves out a kernel's rooms, which depend on the machine, and
 // what an allocator keeps in reserve.

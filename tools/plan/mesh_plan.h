@@ -1,10 +1,10 @@
-// What a mesh costs: memory, traffic and time of a training step, all from the flags.
+// The costs of a mesh: memory, traffic and time of a training step, all from the flags.
 //
 //   for (MeshChoice& choice : legal_meshes(config, gpt, flags, machine.gpus))
 //     MeshPlan plan = plan_of(choice, gpt, machine);
 //
-// Memory is gpt_memory_form.h's, traffic is gpt_comm_form.h's. docs/plan.md says how a step's time is
-// reckoned from them.
+// Memory is gpt_memory_form.h's, traffic is gpt_comm_form.h's. docs/plan.md says how the time
+// follows from them.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@ struct Machine {
   double memory = 0;                           // GiB of a rank
   double tflops = 0, efficiency = 0.6;         // peak, and the part of it that products reach
   double nvlink = 0, network = 0;              // GB/s of a rank, one way: in a node, between nodes
-  double memory_bandwidth = 0;                 // GB/s
+  double memory_bandwidth = 2000;              // GB/s
   double link_efficiency = 0.8, latency = 10;  // of all three rates; us of a collective
 };
 

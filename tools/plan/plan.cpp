@@ -1,5 +1,4 @@
-// Which mesh fits and is fast? Ranks the legal meshes of a model by the time that a step is predicted
-// to take:
+// Which mesh fits and is fast? Ranks the legal meshes of a model by the predicted time of a step:
 //
 //   plan --params 7B --gpus 64 --preset h100
 //   plan --hf-config llama/config.json --seq-length 4096 --global-batch-size 1024 --gpus 64
@@ -51,13 +50,13 @@ constexpr Preset kPresets[] = {
     {"a100", {.memory = 80, .tflops = 312, .nvlink = 300, .network = 25, .memory_bandwidth = 2039}},
     {"cpu",
      {.memory = 8,
-      .tflops = 0.1,
+      .tflops = 0.068,
       .efficiency = 1,
-      .nvlink = 4,
-      .network = 4,
-      .memory_bandwidth = 8,
+      .nvlink = 1.55,
+      .network = 1.55,
+      .memory_bandwidth = 23,
       .link_efficiency = 1,
-      .latency = 50}}};
+      .latency = 250}}};
 
 // mesh_flags() prints these.
 constexpr std::string_view kMeshFlags[] = {
@@ -84,13 +83,13 @@ void add_plan_flags(FlagTable& flags, Arguments& a) {
   const FlagRule positive{.shown = "the preset's", .above = 0};
   flags.group("Plan");
   flags.add("gpus", m.gpus, "ranks", {.shown = "required", .least = 1, .most = 1 << 20});
-  flags.add("preset", a.preset, "values of the seven flags below; GPUs imply --bf16",
+  flags.add("preset", a.preset, "values of the eight flags below; GPUs imply --bf16",
             {.shown = "none", .choices = {"", "h100", "a100", "cpu"}});
   flags.add("memory", m.memory, "GiB of a rank, of which nine tenths are used", positive);
   flags.add("tflops", m.tflops, "peak of a rank, in 1e12 operations a second", positive);
   flags.add("nvlink", m.nvlink, "GB/s of a rank, one way, to ranks of its node", positive);
   flags.add("network", m.network, "GB/s of a rank, one way, to other nodes", positive);
-  flags.add("memory-bandwidth", m.memory_bandwidth, "GB/s of a rank's memory", positive);
+  flags.add("memory-bandwidth", m.memory_bandwidth, "GB/s of a rank's memory", {.above = 0});
   flags.add("efficiency", m.efficiency, "part of --tflops that products reach",
             {.most = 1, .above = 0});
   flags.add("link-efficiency", m.link_efficiency, "part of the three GB/s that is reached",
@@ -199,8 +198,7 @@ void check_plan(const FlagTable& flags, const Arguments& a) {
   for (const auto& [flag, value] : {std::pair("memory", m.memory),
                                     {"tflops", m.tflops},
                                     {"nvlink", m.nvlink},
-                                    {"network", m.network},
-                                    {"memory-bandwidth", m.memory_bandwidth}})
+                                    {"network", m.network}})
     require(value > 0, "--", flag, " is missing; give it or --preset h100, a100 or cpu");
   require(a.gpt.vocab_size > 0, "--vocab-size is missing: plan reads no tokenizer");
   require(flags.given("global-batch-size"),

@@ -1,7 +1,9 @@
 #include "tools/plan/printed_plan.h"
 
 #include <algorithm>
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <utility>
 
 #include "framework/util/errors.h"
@@ -189,7 +191,9 @@ std::string printed_plans(const PrintedPlans& p) {
   const auto fitting = static_cast<size_t>(std::ranges::count_if(p.plans, &MeshPlan::fits));
   int64_t params = 0;
   for (const GptParameter& parameter : gpt_parameters(p.gpt))
-    if (!parameter.buffer) params += numel_on_rank(parameter, p.gpt, {}, 0);
+    params += parameter.buffer ? 0
+                               : std::accumulate(parameter.shape.begin(), parameter.shape.end(),
+                                                 int64_t{1}, std::multiplies<>());
   const size_t shown = p.top == 0
                            ? p.plans.size()
                            : std::min(static_cast<size_t>(p.top), std::max(fitting, size_t{1}));
