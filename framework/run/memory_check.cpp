@@ -7,7 +7,7 @@
 #include "framework/optim/optimizer.h"
 #include "framework/util/format.h"
 #include "framework/util/memory_sizes.h"
-#include "framework/zero/stage.h"
+#include "framework/zero/memory_form.h"
 
 namespace anymesh {
 namespace {
@@ -15,23 +15,26 @@ namespace {
 double state_bytes(const StageModule& stage, const ZeroConfig& zero, const ProcessGrid& grid) {
   const ZeroStage partitions = zero.stage;
   const auto optimizer = make_optimizer(zero.optimizer);
-  const bool exact = grid.same_bits.blocks > 0;
-  double bytes = 0;
+  const bool params_on_disk = zero.offload.params_on_disk();
+  KeptBytes kept;
   for (const ParamSpec& spec : stage.params()) {
-    const auto numel = static_cast<double>(spec.tensor.numel()),
-               width = static_cast<double>(spec.tensor.element_size());
-    const double ranks = (spec.experts ? grid.edp : grid.dp)->size(),
-                 weights = partitions.partitions_parameters() ? ranks : 1,
-                 gradients = partitions.partitions_gradients() ? ranks : 1,
-                 states = partitions.partitions_optimizer() ? ranks : 1;
-    if (!zero.offload.params_on_disk()) bytes += width * numel / weights;
-    if (spec.frozen() || spec.buffer) continue;
-    bytes += (exact ? 8 : 4) * numel / gradients + (exact ? 4 : 0) * numel / states;
-    const auto numbers = static_cast<double>(optimizer->of(spec).states().size());
-    if (!zero.offload.optimizer_on_disk())
-      bytes += ((width == 2 ? 4 : 0) + 4 * numbers) * numel / states;
+    const int64_t ranks = (spec.experts ? grid.edp : grid.dp)->size(),
+                  bytes = static_cast<int64_t>(spec.tensor.nbytes());
+    if (spec.frozen() || spec.buffer) {
+      if (!params_on_disk)
+        kept.parameters += bytes / (partitions.partitions_parameters() ? ranks : 1);
+      continue;
+    }
+    add_kept_bytes({.numel = spec.tensor.numel(),
+                    .ranks = ranks,
+                    .width = static_cast<int64_t>(spec.tensor.element_size()),
+                    .states = static_cast<int64_t>(optimizer->of(spec).states().size()),
+                    .exact = grid.same_bits.blocks > 0,
+                    .params_on_disk = params_on_disk,
+                    .state_on_disk = zero.offload.optimizer_on_disk()},
+                   partitions, kept);
   }
-  return bytes;
+  return static_cast<double>(kept.parameters + kept.gradients + kept.state);
 }
 
 }  // namespace
