@@ -66,7 +66,8 @@ TEST_F(PlanTest, HasTheNumbersThatTheTrainerReports) {
 TEST_F(PlanTest, HasTheTimesOfThePage) {
   const std::string flags =
       "--num-layers 96 --hidden-size 12288 --num-attention-heads 96 --seq-length 2048 --vocab-size "
-      "51200 --gpus 1024 --global-batch-size 1536 --tensor-model-parallel-size 8 "
+      "51200 --attention-dropout 0 --gpus 1024 --global-batch-size 1536 "
+      "--tensor-model-parallel-size 8 "
       "--pipeline-model-parallel-size 8 --micro-batch-size 1 --zero-stage 1 ";
   const auto time = [&](const std::string& more) {
     return json(flags + more)["meshes"][0]["time"];
@@ -151,6 +152,8 @@ TEST_F(PlanTest, RefusesWhatItCannotReckon) {
   EXPECT_THAT(refusal(kSmall + "--gpus 2 --preset cpu --tensor-model-parallel-size 3"),
               HasSubstr("no mesh of --gpus (2) is legal; the last one that was tried: "));
   EXPECT_THAT(refusal(kSmall + "--gpus 2 --preset cpu --nvlnk 3"), HasSubstr("--nvlink"));
+  EXPECT_THAT(refusal("--params 7B --gpus 2 --preset h100 --hidden-size 100000000"),
+              HasSubstr("is too large to reckon with"));
   EXPECT_THAT(refusal("--measure --gpus 2 --trainer @none"), HasSubstr("there is no"));
   EXPECT_EQ(plan(kSmall + "--gpus 2 --preset cpu --explain tp3").status, 2);
 }

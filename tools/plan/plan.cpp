@@ -50,13 +50,13 @@ constexpr Preset kPresets[] = {
     {"a100", {.memory = 80, .tflops = 312, .nvlink = 300, .network = 25, .memory_bandwidth = 2039}},
     {"cpu",
      {.memory = 8,
-      .tflops = 0.068,
+      .tflops = 0.084,
       .efficiency = 1,
-      .nvlink = 1.55,
-      .network = 1.55,
-      .memory_bandwidth = 23,
+      .nvlink = 1.13,
+      .network = 1.13,
+      .memory_bandwidth = 17,
       .link_efficiency = 1,
-      .latency = 250}}};
+      .latency = 244}}};
 
 // mesh_flags() prints these.
 constexpr std::string_view kMeshFlags[] = {
@@ -139,6 +139,7 @@ void set_params(FlagTable& flags, const std::string& text) {
     fill(flags, flag, origin, "true");
   fill(flags, "global-batch-size", origin, "1024");
   fill(flags, "disable-bias-linear", origin, "false");
+  for (const char* flag : {"attention-dropout", "hidden-dropout"}) fill(flags, flag, origin, "0");
   fill(flags, "normalization", origin, "rmsnorm");
 }
 
@@ -193,6 +194,20 @@ void fill_rest(FlagTable& flags, Arguments& a) {
   a.gpt.vocab_size = config.data.vocab_size;
 }
 
+// Keeps all sums below 2^63.
+void check_size(const Arguments& a) {
+  const GptConfig& c = a.gpt;
+  const double h = c.hidden_size, heads = 4.0 * c.num_attention_heads * std::max(1, c.kv_channels),
+               inner = 3.0 * std::max(1, c.num_experts) * std::max(c.ffn_size(), c.moe_ffn_size()),
+               layer = h * (4 * h + heads + inner),
+               table = 2 * h * (256.0 * a.machine.gpus + c.vocab_size + c.max_position_embeddings),
+               samples = a.config.batch.global_batch_size,
+               tokens = samples * c.seq_length * (h + heads + inner + c.vocab_size);
+  require((c.num_layers * layer + table) * (samples + a.machine.gpus) < 1e17 &&
+              tokens * c.num_layers < 1e17,
+          "the model, times --global-batch-size or --gpus, is too large to reckon with");
+}
+
 void check_plan(const FlagTable& flags, const Arguments& a) {
   const Machine& m = a.machine;
   for (const auto& [flag, value] : {std::pair("memory", m.memory),
@@ -203,6 +218,7 @@ void check_plan(const FlagTable& flags, const Arguments& a) {
   require(a.gpt.vocab_size > 0, "--vocab-size is missing: plan reads no tokenizer");
   require(flags.given("global-batch-size"),
           "--global-batch-size is missing: all meshes are to train the same batch");
+  check_size(a);
   const std::string all = ": plan reckons with all parameters trained";
   require(a.gpt.lora_rank == 0, flags.origin("lora-rank"), all);
   require(a.config.engine.freeze.empty(), flags.origin("freeze"), all);
@@ -238,6 +254,8 @@ Arguments parse_plan(int argc, char** argv) {
     if (setting.given && !of_mesh && !setting.words.empty()) a.words += " " + setting.words;
   }
   for (const std::string& note : parsed.notes) std::fprintf(stderr, "plan: %s\n", note.c_str());
+  const std::string scores = a.preset == "cpu" ? "" : model_facts(a.gpt, 1).gpu_note;
+  if (!scores.empty()) std::fprintf(stderr, "plan: left out: %s\n", scores.c_str());
   a.choices = legal_meshes(a.config, a.gpt, flags, a.machine.gpus, a.refused);
   require(!a.choices.empty(), "no mesh of ", with("--gpus", a.machine.gpus),
           " is legal; the last one that was tried: ", a.refused);

@@ -138,9 +138,8 @@ std::string explained(const PrintedPlans& p, const MeshPlan& plan) {
                         k.activation_checkpointing ? "without" : "with");
   text += "payload of a rank in a step           calls           bytes\n";
   for (const PlanStage& stage : plan.stages) {
-    text += string_printf(
-        "  stage %d%s\n", stage.first,
-        stage.count > 1 ? (" and " + std::to_string(stage.count - 1) + " alike").c_str() : "");
+    text += string_printf(stage.count > 1 ? "  stage %d and %d more like it\n" : "  stage %d\n",
+                          stage.first, stage.count - 1);
     for (const auto& [key, sum] : stage.traffic)
       text +=
           string_printf("    %-10s %-16s %10lld %15lld\n", key.first.c_str(), key.second.c_str(),
