@@ -125,8 +125,9 @@ void set_params(FlagTable& flags, const std::string& text) {
   require(unit != units.npos && number && *number > 0 && *number < 1e4, "--params (", text,
           "): expected a number and M, B or T, such as 7B");
   const double count = *number * std::pow(1e3, static_cast<double>(unit) + 2);
-  const double wide = std::cbrt(count * 128 / 12) / 256;
-  const int64_t h = 256 * std::max<int64_t>(1, std::llround(wide)),
+  const double wide = std::cbrt(count * 128 / 12);
+  const int64_t step = wide < 4000 ? 256 : 1024,  // so that tp 8 divides the heads of large ones
+      h = step * std::max<int64_t>(1, std::llround(wide / static_cast<double>(step))),
                 layers = 4 * std::max<int64_t>(1, std::llround(count / 48 / double(h) / double(h)));
   for (const auto& [flag, value] : {std::pair("num-layers", layers),
                                     {"hidden-size", h},
