@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Compares the times that plan predicts for ten meshes of two ranks with those that pretrain_gpt takes, as threads, on one core each.
 # The rates are those of plan --measure on other sizes, or given: MACHINE="--tflops ..." or MACHINE="--preset cpu". A time is the
-# fastest of STEPS steps without the first three, in ROUNDS runs of each mesh in turn. Prints a
-# table, and Kendall's tau of the orders.
+# fastest of STEPS steps without the first three, in ROUNDS runs of each mesh in turn. Prints
+# a table, and Kendall's tau of the orders.
 #
 #   ROUNDS=3 STEPS=10 benchmarks/plan.sh [FOLDER_OF_EXECUTABLES]     default: build/release/bin
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
