@@ -253,6 +253,22 @@ RANKS_TEST_F(EngineApi, CustomLoadFunction) {
   }
 }
 
+// On CPUs, stages 2 and 3 send gradients in the weights' dtype anyway. Stage 1 rounds a rank's sums.
+RANKS_TEST_F(EngineApi, GradientsTravelInBf16) {
+  for (const int stage : {1, 2, 3}) {
+    const TinyOptions plain{.dtype = torch::kBFloat16};
+    TinyOptions bf16 = plain;
+    bf16.grad_reduce_in_bf16 = true;
+    TinyRun a(kData, stage, plain), b(kData, stage, bf16);
+    const StepReport one = a.engine.train_batch(a.batches()),
+                     other = b.engine.train_batch(b.batches());
+    EXPECT_EQ(one.lm_loss, other.lm_loss);
+    EXPECT_EQ(one.grad_norm == other.grad_norm, stage > 1);
+    EXPECT_NEAR(one.grad_norm, other.grad_norm, one.grad_norm / 256);
+    EXPECT_NEAR(a.train(3), b.train(3), 0.05);
+  }
+}
+
 RANKS_TEST_F(EngineApi, ARankThatDoesNotComeIsNamed) {
   const CommPtr part = test_world()->split(0, test_world()->rank());
   if (test_world()->rank() != 2) {

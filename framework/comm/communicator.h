@@ -58,6 +58,9 @@ class Communicator : public torch::CustomClassHolder {
     return split(color_of(rank()), rank(), name);
   }
 
+  // Whether bf16 and fp16 travel as they are and are summed in fp32. Otherwise each addition rounds.
+  virtual bool sums_in_fp32() const { return true; }
+
   // From here on the group's verbs run beside those of other groups: on a GPU, in a stream of their
   // own. Groups whose sums the computation needs at once share one, in the order of the calls.
   virtual void run_beside() {}
@@ -78,8 +81,8 @@ class Communicator : public torch::CustomClassHolder {
   void reduce_scatter(torch::Tensor out, torch::Tensor in) {
     reduce_scatter(out, in, std::vector<int64_t>(static_cast<size_t>(size()), out.numel()));
   }
-  // The same with parts of different sizes. `out` may have another dtype than `in`; the sum is
-  // rounded once, to the dtype of `out`.
+  // The same with parts of different sizes. `out` may have another dtype than `in`; where
+  // sums_in_fp32(), the sum is rounded once, to the dtype of `out`.
   virtual void reduce_scatter(torch::Tensor out, torch::Tensor in,
                               const std::vector<int64_t>& counts) = 0;
   // Starts the same, as start_all_reduce() does.

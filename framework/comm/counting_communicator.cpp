@@ -42,6 +42,7 @@ class CountingCommunicator final : public Communicator {
                    const std::string& name) const override {
     return group_->split_by(color_of, name);
   }
+  bool sums_in_fp32() const override { return group_->sums_in_fp32(); }
   void run_beside() override { group_->run_beside(); }
   void connect_neighbours() override { group_->connect_neighbours(); }
   void barrier() override { group_->barrier(); }

@@ -36,6 +36,7 @@ struct ZeroConfig {
   OptimizerConfig optimizer;
   double weight_decay = 0.01;
   double clip_grad = 1.0;  // 0 = no clipping
+  bool grad_reduce_in_bf16 = false;
   OffloadConfig offload;
 };
 

@@ -174,6 +174,12 @@ void add_optimizer_flags(FlagTable& flags, EngineConfig& engine) {
             "decoupled weight decay; with sgd, a part of the gradient", {.least = 0});
   flags.add("clip-grad", engine.zero.clip_grad, "largest global gradient norm; 0: no clipping",
             {.least = 0});
+  flags.add("grad-reduce-in-bf16", engine.zero.grad_reduce_in_bf16,
+            "send gradients in bf16 where they are summed over data-parallel ranks, not in fp32. "
+            "CPUs then round each rank's once and add in fp32, as they always do at --zero-stage 2 "
+            "and 3; NCCL rounds at each addition",
+            {.needs = {"--bf16", "--zero-stage above 0"},
+             .excludes = {"--same-bits, which sends exact sums"}});
   flags.add("freeze", engine.freeze,
             "do not train parameters whose name matches one of these regular expressions");
 }

@@ -86,10 +86,10 @@ class InStream final : public Pending {
   std::vector<torch::Tensor> tensors_;
 };
 
-// A sum that is rounded to the dtype of `out` once it is there.
-class Rounded final : public Pending {
+// A sum that is converted to the dtype of `out` once it is there.
+class Converted final : public Pending {
  public:
-  Rounded(std::unique_ptr<Pending> summed, torch::Tensor sum, torch::Tensor out)
+  Converted(std::unique_ptr<Pending> summed, torch::Tensor sum, torch::Tensor out)
       : summed_(std::move(summed)), sum_(std::move(sum)), out_(std::move(out)) {}
   void wait() override {
     summed_->wait();
@@ -136,6 +136,7 @@ class NcclCommunicator final : public Communicator {
     return host_->roll_call(patience);
   }
 
+  bool sums_in_fp32() const override { return false; }
   void run_beside() override { stream_ = transport_->new_stream(); }
 
   void all_reduce(torch::Tensor t, ReduceOp op) override {
@@ -174,18 +175,14 @@ class NcclCommunicator final : public Communicator {
     TORCH_INTERNAL_ASSERT(out.numel() == counts[static_cast<size_t>(rank())] &&
                           in.numel() == std::accumulate(counts.begin(), counts.end(), int64_t{0}));
     c10::NoGradGuard no_grad;
-    const auto dtype = c10::promoteTypes(in.scalar_type(), out.scalar_type());
-    const torch::Tensor terms = in.to(dtype),
-                        sum = out.scalar_type() == dtype ? out : at::empty_like(out, dtype);
     if (!connect()) {
-      if (sum.data_ptr() != terms.data_ptr()) sum.view(-1).copy_(terms.view(-1));
-      if (!sum.is_same(out)) out.copy_(sum);
+      if (out.data_ptr() != in.data_ptr()) out.view(-1).copy_(in.view(-1));
       return nullptr;
     }
-    auto summed = run("reduce_scatter", {terms, sum}, [&](cudaStream_t stream) {
-      return reduce_scatter(sum, terms, counts, stream);
-    });
-    return std::make_unique<Rounded>(std::move(summed), sum, out);
+    const torch::Tensor sum = out.dtype() == in.dtype() ? out : at::empty_like(out, in.dtype());
+    auto summed = run("reduce_scatter", {in, sum},
+                      [&](cudaStream_t stream) { return reduce_scatter(sum, in, counts, stream); });
+    return std::make_unique<Converted>(std::move(summed), sum, out);
   }
 
   void all_to_all(torch::Tensor out, torch::Tensor in, const std::vector<int64_t>& receive_counts,

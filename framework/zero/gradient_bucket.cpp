@@ -8,13 +8,15 @@
 namespace anymesh {
 
 GradientBucket::GradientBucket(const PartitionLayout& layout, size_t first, size_t last, CommPtr dp,
-                               torch::Tensor sums, int64_t base, BucketReductions* reductions)
+                               torch::Tensor sums, int64_t base, std::optional<torch::Dtype> sent,
+                               BucketReductions* reductions)
     : params_(last - first),
       first_(first),
       dp_(std::move(dp)),
       sums_(std::move(sums)),
       runs_(params_),
       base_(base),
+      sent_(sent),
       reductions_(reductions) {
   int64_t start = 0;
   for (int rank = 0; rank < layout.ranks(); ++rank) {
@@ -51,7 +53,7 @@ void GradientBucket::add(size_t param, const torch::Tensor& gradient) {
   if (gradient.is_sparse()) return add(param, dense(gradient));
   if (!buffer_.defined()) {
     buffer_ = torch::zeros({std::accumulate(counts_.begin(), counts_.end(), int64_t{0})},
-                           gradient.options());
+                           gradient.options().dtype(sent_.value_or(gradient.scalar_type())));
     reductions_->bytes.add(buffer_);
   }
   const torch::Tensor flat = gradient.flatten();

@@ -2,6 +2,7 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "framework/comm/communicator.h"
@@ -34,9 +35,10 @@ class GradientBucket {
  public:
   // Covers parameters [first, last) of the group. The sums of this rank's fragments are added to
   // `sums`, which begins at element `base` of the partition, when `reductions` finish it. They
-  // outlive the bucket.
+  // outlive the bucket. Gradients travel in the dtype `sent`, or if it is empty in their own.
   GradientBucket(const PartitionLayout& layout, size_t first, size_t last, CommPtr dp,
-                 torch::Tensor sums, int64_t base, BucketReductions* reductions);
+                 torch::Tensor sums, int64_t base, std::optional<torch::Dtype> sent,
+                 BucketReductions* reductions);
 
   void add(size_t param, const torch::Tensor& gradient);
   // Starts to reduce the gradients that have arrived, if any. Needed when a micro-batch did not use
@@ -60,6 +62,7 @@ class GradientBucket {
   std::vector<int64_t> counts_;  // elements of each rank
   std::vector<Fragment> mine_;
   int64_t base_;
+  std::optional<torch::Dtype> sent_;
   torch::Tensor buffer_;  // allocated only while gradients arrive
   struct Reduction {
     torch::Tensor buffer, sum;

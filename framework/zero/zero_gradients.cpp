@@ -86,8 +86,8 @@ void ZeroOptimizer::bucketed_gradients(Group& group) {
     for (int64_t numel = 0; last < n && group.params[last].chunk == chunk && numel < kBucket;
          ++last)
       numel += group.layout.numel(last);
-    GradientBucket& bucket = group.buckets.emplace_back(group.layout, first, last, group.replicas,
-                                                        group.sums, 0, &reductions_);
+    GradientBucket& bucket = group.buckets.emplace_back(
+        group.layout, first, last, group.replicas, group.sums, 0, sent_dtype(group), &reductions_);
     for (size_t i = first; i < last; ++i) fill(bucket, i, group.params[i].tensor);
   }
   for (size_t i = 0; i < n; ++i) {
@@ -96,7 +96,8 @@ void ZeroOptimizer::bucketed_gradients(Group& group) {
     SecondUse& use =
         second_uses_.emplace_back(SecondUse{group, i, torch::zeros_like(first_use), nullptr, {}});
     fill(use.bucket.emplace(group.layout, i, i + 1, group.replicas, use.sums,
-                            first_use.storage_offset() - group.sums.storage_offset(), &reductions_),
+                            first_use.storage_offset() - group.sums.storage_offset(),
+                            sent_dtype(group), &reductions_),
          i, group.params[i].second_use);
   }
 }
@@ -154,13 +155,23 @@ double ZeroOptimizer::reduce_gradients() {
   return static_cast<float>(std::sqrt(square_sum.sum().item<double>()));
 }
 
+// A transport that rounds at each addition gets the sums' dtype, unless bf16 is asked for.
+std::optional<torch::Dtype> ZeroOptimizer::sent_dtype(const Group& group) const {
+  if (exact_) return {};
+  if (config_.grad_reduce_in_bf16) return torch::kBFloat16;
+  if (!group.replicas->sums_in_fp32()) return group.sums.scalar_type();
+  return {};
+}
+
 // Stages 0 and 1: reduces over dp, once a step. After that this rank's partition counts, as at the
 // other stages.
 void ZeroOptimizer::reduce_whole_gradients() {
   for (GradientSum& sum : whole_sums_) sum.finish();
   for (Group& group : groups_) {
     if (stage().partitions_optimizer()) {
-      group.replicas->reduce_scatter(my_sums(group), group.sums);
+      const torch::Tensor sums =
+          group.sums.to(sent_dtype(group).value_or(group.sums.scalar_type()));
+      group.replicas->reduce_scatter(my_sums(group), sums);
     } else {
       group.replicas->all_reduce(group.sums);
     }
@@ -177,7 +188,7 @@ void ZeroOptimizer::add_tied_gradients() {
       use.sums.zero_();
     } else if (stage().partitions_optimizer()) {  // reduces to this rank's fragment, and adds it
       GradientBucket bucket(group.layout, use.param, use.param + 1, group.replicas, my_sums(group),
-                            0, &reductions_);
+                            0, sent_dtype(group), &reductions_);
       bucket.add(use.param, use.sums);
       reductions_.finish_all();
     } else {

@@ -223,6 +223,8 @@ class ClosedForm {
 
   void data_parallel() {
     const int z = k.zero_stage;
+    const int64_t own = z >= 2 && !exact ? e : g,
+                  sent = k.gradient_bytes > 0 ? k.gradient_bytes : own;
     if (!exact) add("dp", "all_reduce", 1, 8);  // the loss
     if (exact && last) add("dp", "all_gather", 1, d * m * k.micro_batch_size * 8);
     for (const Kind kind : kKinds) {
@@ -230,15 +232,15 @@ class ClosedForm {
       const int64_t n = numel(kind), ranks = group_size(group), flat = rounded_up(n, 2 * ranks);
       if (n == 0) continue;
       if (z == 0) add(group, "all_reduce", 1, rounded_up(n, 2) * g);
-      if (z == 1) add(group, "reduce_scatter", 1, flat * g);
-      if (z >= 2) add_all(group, "reduce_scatter", m * buckets(kind), m * n * (exact ? g : e));
+      if (z == 1) add(group, "reduce_scatter", 1, flat * sent);
+      if (z >= 2) add_all(group, "reduce_scatter", m * buckets(kind), m * n * sent);
       if (z == 1 || z == 2)
         add_all(group, "all_gather", windows(flat / ranks, gathered_at_once(ranks)), flat * e);
     }
     const bool twice = tied && first && last;
     if (z == 0 && twice) add("dp", "all_reduce", 1, table * g);
-    if (z == 1 && twice) add("dp", "reduce_scatter", 1, table * g);
-    if (z >= 2 && twice) add("dp", "reduce_scatter", m, table * (exact ? g : e));
+    if (z == 1 && twice) add("dp", "reduce_scatter", 1, table * sent);
+    if (z >= 2 && twice) add("dp", "reduce_scatter", m, table * sent);
     if (z == 3) gather_units(twice);
   }
 

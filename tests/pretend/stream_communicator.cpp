@@ -39,6 +39,7 @@ class StreamCommunicator final : public Communicator {
   CommPtr split(int color, int key, const std::string& name) const override {
     return c10::make_intrusive<StreamCommunicator>(host_->split(color, key, name), shared_);
   }
+  bool sums_in_fp32() const override { return false; }  // as NCCL, though it does
   void run_beside() override {
     stream_ = c10::impl::VirtualGuardImpl(kOwner.type()).getStreamFromGlobalPool(kOwner);
   }

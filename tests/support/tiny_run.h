@@ -37,7 +37,7 @@ struct TinyOptions {
   LrSchedule schedule{.max_lr = 0.01, .decay_samples = 400};
   torch::Dtype dtype = torch::kFloat;
   std::vector<std::string> freeze;
-  bool activation_checkpointing = false, sequence_parallel = false;
+  bool activation_checkpointing = false, sequence_parallel = false, grad_reduce_in_bf16 = false;
   CommPtr world = test_world();
   std::shared_ptr<const SaveLock> save_lock = nullptr;
   torch::Device device = torch::kCPU;
@@ -56,6 +56,7 @@ struct TinyRun {
   static EngineConfig config_of(Topology mesh, int stage, const TinyOptions& options) {
     EngineConfig c;
     c.zero.stage = stage;
+    c.zero.grad_reduce_in_bf16 = options.grad_reduce_in_bf16;
     c.settings = options.settings;
     if (options.optimizer) {
       c.zero.optimizer.own = options.optimizer;

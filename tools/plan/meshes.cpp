@@ -109,7 +109,8 @@ class Meshes {
                         .element_bytes = is_half ? 2 : 4,
                         .sequence_parallel = tried.parallel.sequence_parallel,
                         .activation_checkpointing = tried.engine.activation_checkpointing,
-                        .same_bits = tried.parallel.same_bits},
+                        .same_bits = tried.parallel.same_bits,
+                        .gradient_bytes = tried.engine.zero.grad_reduce_in_bf16 ? 2 : 0},
                        {.states = states_of(tried.engine.zero.optimizer),
                         .params_on_disk = offload.params_on_disk(),
                         .state_on_disk = offload.optimizer_on_disk()}});

@@ -225,6 +225,11 @@ void check_plan(const FlagTable& flags, const Arguments& a) {
   require(a.config.engine.freeze.empty(), flags.origin("freeze"), all);
   require(a.config.engine.zero.optimizer.name != "muon", flags.origin("optimizer"),
           ": plan knows the traffic of adam, sgd and lion");
+  require(a.config.parallel.layers_per_chunk == 0,
+          flags.origin("num-layers-per-virtual-pipeline-stage"),
+          ": plan reckons with one chunk a stage");
+  require(a.gpt.recompute_modules.empty(), flags.origin("recompute-modules"),
+          ": plan reckons with layers that are kept or recomputed whole");
 }
 
 Arguments parse_plan(int argc, char** argv) {
@@ -258,6 +263,8 @@ Arguments parse_plan(int argc, char** argv) {
   const std::string scores = a.preset == "cpu" ? "" : model_facts(a.gpt, 1).gpu_note;
   if (!scores.empty()) std::fprintf(stderr, "plan: left out: %s\n", scores.c_str());
   a.choices = legal_meshes(a.config, a.gpt, flags, a.machine.gpus, a.refused);
+  for (MeshChoice& choice : a.choices)  // NCCL gets fp32 unless bf16 is asked for
+    if (a.preset != "cpu" && choice.step.gradient_bytes == 0) choice.step.gradient_bytes = 4;
   require(!a.choices.empty(), "no mesh of ", with("--gpus", a.machine.gpus),
           " is legal; the last one that was tried: ", a.refused);
   return a;

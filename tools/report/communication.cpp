@@ -30,6 +30,12 @@ void check_size(const GptConfig& gpt, const Config& config, const Topology& mesh
     throw_error("the run is too large for it");
 }
 
+bool is_on_nccl(const RecordedRun& run) {
+  return std::ranges::any_of(run.facts, [](const auto& fact) {
+    return fact.first == "device" && fact.second.ends_with(", by nccl");
+  });
+}
+
 RunForm form_of(const RecordedRun& run) {
   RunForm form;
   try {
@@ -44,7 +50,10 @@ RunForm form_of(const RecordedRun& run) {
                          .element_bytes = config.precision.bf16 || config.precision.fp16 ? 2 : 4,
                          .sequence_parallel = config.parallel.sequence_parallel,
                          .activation_checkpointing = config.engine.activation_checkpointing,
-                         .same_bits = config.parallel.same_bits};
+                         .same_bits = config.parallel.same_bits,
+                         .gradient_bytes = config.engine.zero.grad_reduce_in_bf16 ? 2
+                                           : is_on_nccl(run)                      ? 4
+                                                                                  : 0};
     for (int pp = 0; pp < run.mesh.pp_size; ++pp) form.stages.push_back(comm_form(gpt, step, pp));
     form.dp = run.mesh.dp_size;
     form.parts_differ = step.sequence_parallel && step.zero_stage > 0 && run.mesh.dp_size > 1;

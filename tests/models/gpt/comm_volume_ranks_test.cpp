@@ -46,17 +46,19 @@ struct VolumeCase {
   bool experts = false;  // in every second layer, beside --llama
   int num_layers = 5;
   bool same_bits = false;
+  bool bf16_sums = false;  // sends gradients in bf16, but exact ones
+  bool sends_bf16() const { return bf16_sums && !same_bits; }
   bool spread() const { return mesh.ep_size > 1 || mesh.whole_experts; }
 };
 
 std::string describe(const VolumeCase& k) {
-  return c10::str(describe(k.mesh), ", ZeRO ", k.zero_stage, ", ", k.micro_batches,
-                  " micro-batches",
-                  k.recompute ? ", recompute"
-                  : k.modules ? ", recompute modules"
-                              : "",
-                  k.sequence ? ", sequence" : "", k.llama ? ", llama" : ", gpt",
-                  k.experts ? ", experts" : "", k.same_bits ? ", same bits" : "");
+  return c10::str(
+      describe(k.mesh), ", ZeRO ", k.zero_stage, ", ", k.micro_batches, " micro-batches",
+      k.recompute ? ", recompute"
+      : k.modules ? ", recompute modules"
+                  : "",
+      k.sequence ? ", sequence" : "", k.llama ? ", llama" : ", gpt", k.experts ? ", experts" : "",
+      k.same_bits ? ", same bits" : "", k.sends_bf16() ? ", gradients in bf16" : "");
 }
 
 GptConfig config_of(const VolumeCase& k) {
@@ -121,7 +123,8 @@ Measured step(const VolumeCase& k, const GptConfig& c, const CommPtr& world) {
   ProcessGrid grid(world, k.mesh, &counts);
   grid.same_bits = SameBits::of(k.same_bits ? kBlocks : 0, c.seq_length);
   GptModel model(c, grid, k.llama ? torch::kBFloat16 : torch::kFloat, kRows, 7, k.sequence);
-  ZeroOptimizer optimizer(model.params(), grid, {.stage = k.zero_stage});
+  ZeroOptimizer optimizer(model.params(), grid,
+                          {.stage = k.zero_stage, .grad_reduce_in_bf16 = k.sends_bf16()});
   model.runner().set_observer(&optimizer);
   model.runner().set_recompute(k.recompute);
   PipelineEngine engine(model, grid);
@@ -157,7 +160,8 @@ StepShape shape_of(const VolumeCase& k) {
           .element_bytes = k.llama ? 2 : 4,
           .sequence_parallel = k.sequence,
           .activation_checkpointing = k.recompute,
-          .same_bits = k.same_bits ? kBlocks : 0};
+          .same_bits = k.same_bits ? kBlocks : 0,
+          .gradient_bytes = k.sends_bf16() ? 2 : 0};
 }
 
 // Returns the bytes that all ranks hand to MPI for these payloads.
@@ -198,6 +202,7 @@ void expect_equal(const CommCounts& actual, CommForm expected, int tp_ranks) {
 bool choose(int choice, VolumeCase& k) {
   k.recompute = choice & 1, k.sequence = choice & 2, k.llama = choice >= 4, k.experts = choice >= 8;
   k.modules = (choice + k.zero_stage) % 4 >= 2;
+  k.bf16_sums = k.llama && k.zero_stage > 0 && choice % 3 == 0;
   k.micro_batches = 1 + (choice + choice / 3 + k.zero_stage) % 3;
   if (k.mesh.chunks > 1) {
     k.micro_batches *= k.mesh.pp_size;
