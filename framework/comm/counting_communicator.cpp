@@ -79,8 +79,12 @@ class CountingCommunicator final : public Communicator {
   }
   std::unique_ptr<Pending> start_exchange(const std::vector<Message>& sends,
                                           const std::vector<Message>& receives) override {
-    for (const Message& sent : sends) count(kExchange, sent.tensor);
-    RECORD_USER_SCOPE(phases_[kExchange]);
+    std::vector<c10::IValue> payloads;
+    for (const Message& sent : sends) {
+      count(kExchange, sent.tensor);
+      payloads.emplace_back(sent.tensor);
+    }
+    RECORD_USER_SCOPE_WITH_INPUTS(phases_[kExchange], payloads);
     return timed(kExchange, group_->start_exchange(sends, receives));
   }
 
@@ -93,7 +97,7 @@ class CountingCommunicator final : public Communicator {
   template <class Call>
   std::invoke_result_t<Call> count(Verb verb, const torch::Tensor& payload, const Call& call) {
     count(verb, payload);
-    RECORD_USER_SCOPE(phases_[verb]);
+    RECORD_USER_SCOPE_WITH_INPUTS(phases_[verb], (std::array<c10::IValue, 1>{payload}));
     return call();
   }
 

@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <array>
 
 #include "framework/kernels/cuda/kernels.h"
 #include "framework/kernels/dispatch.h"
@@ -92,7 +93,7 @@ void swiglu_backward_rows(const torch::Tensor& x, const torch::Tensor& dy,
 
 struct Gelu : torch::autograd::Function<Gelu> {
   static torch::Tensor forward(AutogradContext* ctx, const torch::Tensor& input) {
-    RECORD_FUNCTION("anymesh::gelu", c10::ArrayRef<const c10::IValue>{});
+    RECORD_FUNCTION("anymesh::gelu", (std::array<c10::IValue, 1>{input}));
     const torch::Tensor x = computed(input.contiguous()), y = torch::empty_like(x);
     for_elements(x, [&]<class T>(int64_t first, int64_t count, T) {
       gelu(x.const_data_ptr<T>() + first, count, y.data_ptr<T>() + first);
@@ -101,7 +102,7 @@ struct Gelu : torch::autograd::Function<Gelu> {
     return y.to(input.scalar_type());
   }
   static tensor_list backward(AutogradContext* ctx, tensor_list grads) {
-    RECORD_FUNCTION("anymesh::gelu_backward", c10::ArrayRef<const c10::IValue>{});
+    RECORD_FUNCTION("anymesh::gelu_backward", (std::array<c10::IValue, 1>{grads[0]}));
     const torch::Tensor input = ctx->get_saved_variables()[0], x = computed(input.contiguous()),
                         dy = computed(grads[0].contiguous()), dx = torch::empty_like(x);
     for_elements(x, [&]<class T>(int64_t first, int64_t count, T) {
@@ -114,7 +115,7 @@ struct Gelu : torch::autograd::Function<Gelu> {
 
 struct Swiglu : torch::autograd::Function<Swiglu> {
   static torch::Tensor forward(AutogradContext* ctx, const torch::Tensor& input) {
-    RECORD_FUNCTION("anymesh::swiglu", c10::ArrayRef<const c10::IValue>{});
+    RECORD_FUNCTION("anymesh::swiglu", (std::array<c10::IValue, 1>{input}));
     const torch::Tensor x = computed(input.contiguous());
     std::vector<int64_t> shape = x.sizes().vec();
     shape.back() /= 2;
@@ -124,7 +125,7 @@ struct Swiglu : torch::autograd::Function<Swiglu> {
     return y.to(input.scalar_type());
   }
   static tensor_list backward(AutogradContext* ctx, tensor_list grads) {
-    RECORD_FUNCTION("anymesh::swiglu_backward", c10::ArrayRef<const c10::IValue>{});
+    RECORD_FUNCTION("anymesh::swiglu_backward", (std::array<c10::IValue, 1>{grads[0]}));
     const torch::Tensor input = ctx->get_saved_variables()[0], x = computed(input.contiguous()),
                         dy = computed(grads[0].contiguous()), dx = torch::empty_like(x);
     (x.is_cuda() ? cuda_swiglu_backward : swiglu_backward_rows)(x, dy, dx);

@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "framework/kernels/block_gemm.h"
@@ -289,7 +290,7 @@ torch::Tensor in_computed_dtype(const torch::Tensor& x) {
 struct Attention : torch::autograd::Function<Attention> {
   static torch::Tensor forward(torch::autograd::AutogradContext* ctx, const torch::Tensor& qkv,
                                const AttentionExtras& extras) {
-    RECORD_FUNCTION("anymesh::attention", c10::ArrayRef<const c10::IValue>{});
+    RECORD_FUNCTION("anymesh::attention", (std::array<c10::IValue, 1>{qkv}));
     const QkvShape n(qkv);
     const torch::Tensor x = in_computed_dtype(qkv);
     torch::Tensor out = torch::empty({n.b, n.s, n.out_stride()}, x.options());
@@ -307,7 +308,7 @@ struct Attention : torch::autograd::Function<Attention> {
 
   static torch::autograd::tensor_list backward(torch::autograd::AutogradContext* ctx,
                                                torch::autograd::tensor_list grads) {
-    RECORD_FUNCTION("anymesh::attention_backward", c10::ArrayRef<const c10::IValue>{});
+    RECORD_FUNCTION("anymesh::attention_backward", (std::array<c10::IValue, 1>{grads[0]}));
     const auto saved = ctx->get_saved_variables();
     const torch::Tensor &qkv = saved[0], &log_sums = saved[1], x = in_computed_dtype(qkv),
                         dout = in_computed_dtype(grads[0].contiguous());

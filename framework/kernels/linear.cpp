@@ -4,6 +4,7 @@
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <array>
 #include <optional>
 #include <type_traits>
 #include <vector>
@@ -124,7 +125,7 @@ struct Linear : torch::autograd::Function<Linear<Products>> {
                                const torch::Tensor& weight,
                                const std::optional<torch::Tensor>& bias,
                                const c10::intrusive_ptr<SharedInput>& shared) {
-    RECORD_FUNCTION("anymesh::blocked_linear", c10::ArrayRef<const c10::IValue>{});
+    RECORD_FUNCTION("anymesh::blocked_linear", (std::array<c10::IValue, 2>{input, weight}));
     const torch::Tensor x = input.contiguous();
     ctx->save_for_backward({x, weight, bias.value_or(torch::Tensor())});
     if (shared) ctx->saved_data["shared"] = c10::IValue::make_capsule(shared);
@@ -133,8 +134,9 @@ struct Linear : torch::autograd::Function<Linear<Products>> {
   }
 
   static tensor_list backward(AutogradContext* ctx, tensor_list grads) {
-    RECORD_FUNCTION("anymesh::blocked_linear_backward", c10::ArrayRef<const c10::IValue>{});
     const auto saved = ctx->get_saved_variables();
+    RECORD_FUNCTION("anymesh::blocked_linear_backward",
+                    (std::array<c10::IValue, 3>{grads[0], saved[0], saved[1]}));
     const torch::Tensor &x = saved[0], &weight = saved[1], &bias = saved[2],
                         dy = grads[0].contiguous();
     const auto shared = ctx->saved_data.find("shared");

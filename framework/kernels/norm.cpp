@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <optional>
 
@@ -133,7 +134,7 @@ struct FusedNorm : torch::autograd::Function<FusedNorm> {
                              const std::optional<torch::Tensor>& other, const torch::Tensor& weight,
                              const std::optional<torch::Tensor>& bias, double epsilon,
                              double offset, bool keeps = false) {
-    RECORD_FUNCTION("anymesh::norm", c10::ArrayRef<const c10::IValue>{});
+    RECORD_FUNCTION("anymesh::norm", (std::array<c10::IValue, 2>{input, weight}));
     const torch::Tensor x = computed(input.contiguous());
     const NormForward n{
         .x = x,
@@ -156,7 +157,7 @@ struct FusedNorm : torch::autograd::Function<FusedNorm> {
   }
 
   static tensor_list backward(AutogradContext* ctx, tensor_list grads) {
-    RECORD_FUNCTION("anymesh::norm_backward", c10::ArrayRef<const c10::IValue>{});
+    RECORD_FUNCTION("anymesh::norm_backward", (std::array<c10::IValue, 1>{grads.back()}));
     const auto saved = ctx->get_saved_variables();
     const bool has_sum = grads.size() == 2;
     const bool added = ctx->saved_data["added"].toBool();

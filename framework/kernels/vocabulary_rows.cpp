@@ -3,6 +3,7 @@
 #include <ATen/record_function.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "framework/kernels/cuda/kernels.h"
@@ -42,7 +43,7 @@ void write_gradient_row(const T* row, int64_t n, float log_sum, float scale, T* 
 }  // namespace
 
 RowSums row_sums(const torch::Tensor& rows, int64_t real, const torch::Tensor& given) {
-  RECORD_FUNCTION("anymesh::row_sums", c10::ArrayRef<const c10::IValue>{});
+  RECORD_FUNCTION("anymesh::row_sums", (std::array<c10::IValue, 1>{rows}));
   const torch::Tensor logits = computed(rows);
   const int64_t n = logits.size(0), v = logits.stride(0);
   const auto fp32 = logits.options().dtype(torch::kFloat);
@@ -63,7 +64,7 @@ RowSums row_sums(const torch::Tensor& rows, int64_t real, const torch::Tensor& g
 torch::Tensor logits_gradient(const torch::Tensor& rows, int64_t real,
                               const torch::Tensor& log_sums, const torch::Tensor& targets,
                               const torch::Tensor& scales) {
-  RECORD_FUNCTION("anymesh::logits_gradient", c10::ArrayRef<const c10::IValue>{});
+  RECORD_FUNCTION("anymesh::logits_gradient", (std::array<c10::IValue, 1>{rows}));
   const torch::Tensor logits = computed(rows);
   const int64_t v = logits.size(1);
   torch::Tensor gradient = torch::empty_like(logits);

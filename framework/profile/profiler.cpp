@@ -1,10 +1,23 @@
 #include "framework/profile/profiler.h"
 
+#include <ATen/core/Tensor.h>
 #include <ATen/record_function.h>
 
 #include <chrono>
 
 namespace anymesh {
+
+namespace {
+
+void add_inputs(const c10::IValue& value, std::vector<Span::Input>& inputs) {
+  if (value.isTensorList())
+    for (const at::Tensor& t : value.toTensorVector()) add_inputs(t, inputs);
+  if (!value.isTensor() || !value.toTensor().defined()) return;
+  const at::Tensor& t = value.toTensor();
+  inputs.push_back({std::string(t.dtype().name()), t.sizes().vec()});
+}
+
+}  // namespace
 
 struct Profiler::Recording {
   using Clock = std::chrono::steady_clock;
@@ -24,6 +37,7 @@ struct Profiler::Recording {
                      .phase = function.scope() == at::RecordScope::USER_SCOPE,
                      .depth = static_cast<int>(open.size())});
     if (spans.back().phase) spans.back().micro_batch = function.seqNr();
+    for (const c10::IValue& value : function.inputs()) add_inputs(value, spans.back().inputs);
     open.push_back(spans.size() - 1);
     spans.back().begin = now();
   }
@@ -53,6 +67,7 @@ Profiler::Profiler() : recording_(std::make_unique<Recording>()) {
   };
   callback_ = at::addThreadLocalCallback(
       at::RecordFunctionCallback(begin, end)
+          .needsInputs(true)
           .scopes({at::RecordScope::FUNCTION, at::RecordScope::USER_SCOPE}));
 }
 

@@ -23,6 +23,11 @@ struct Span {
   int64_t children = 0;        // nanoseconds in spans of the same kind inside this one
   int depth = 0;               // number of spans, of either kind, around it
   int64_t micro_batch = -1;    // of a phase; -1 = it has none
+  struct Input {
+    std::string dtype;
+    std::vector<int64_t> sizes;
+  };
+  std::vector<Input> inputs;  // the tensors that an operator was given; a verb's payload
 };
 
 // Records the thread that makes it; on a CPU, backward runs on that thread as well. A thread may

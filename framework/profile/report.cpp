@@ -118,6 +118,10 @@ void write_trace(const std::string& path, const std::vector<Span>& spans, Commun
                          {"pid", world.rank()},
                          {"tid", span.kernel ? 1 : 0}};
     if (span.micro_batch >= 0) event["args"]["micro_batch"] = span.micro_batch;
+    for (const auto& [dtype, sizes] : span.inputs) {
+      event["args"]["Input Dims"].push_back(sizes);
+      event["args"]["Input type"].push_back(dtype);
+    }
     mine.push_back(event.dump());
   }
   const std::vector<std::string> all = gather_lines(world, mine);

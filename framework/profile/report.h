@@ -19,8 +19,10 @@ OutputKind trace_kind();
 
 // Writes the spans of all ranks to `path`, on rank 0, in the Chrome trace format (chrome://tracing,
 // ui.perfetto.dev): an event a line, with one process per rank, whose kernels are a thread of their
-// own. The args of a phase have the number of its micro-batch. The ranks' clocks agree as closely
-// as the ranks left a barrier right before the profiler began. The file is whole or as it was:
+// own. The args of a phase have the number of its micro-batch, and those of operators and verbs the
+// shapes and types of their tensors, by the names that PyTorch's profiler uses. The ranks' clocks
+// agree as closely as the ranks left a barrier right before the profiler began. The file is whole
+// or as it was:
 // throws CollectiveError, with the reason, if it can't be written. Collective.
 void write_trace(const std::string& path, const std::vector<Span>& spans, Communicator& world);
 

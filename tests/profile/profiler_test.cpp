@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <thread>
 
 #include "framework/profile/kernels.h"
@@ -82,6 +83,28 @@ TEST(Profiler, TellsOperatorsFromPhases) {
   EXPECT_EQ(work.children, 0);  // an operator is no phase
   EXPECT_EQ(matmul.children, mm.end - mm.begin);
   EXPECT_EQ(mm.depth, 2);
+}
+
+TEST(Profiler, KeepsTheShapesAndTypesOfTensors) {
+  const torch::Tensor x = torch::ones({2, 3}), y = torch::ones({3, 4});
+  Profiler profiler;
+  at::mm(x, y);
+  at::cat({x, x.to(torch::kBFloat16)});
+  {
+    RECORD_USER_SCOPE_WITH_INPUTS("tp all_reduce",
+                                  (std::array<c10::IValue, 2>{x, torch::Tensor()}));
+  }
+  const std::vector<Span> spans = profiler.stop();
+  const auto &mm = span_of(spans, "aten::mm").inputs, &cat = span_of(spans, "aten::cat").inputs,
+             &verb = span_of(spans, "tp all_reduce").inputs;
+  ASSERT_EQ(mm.size(), 2);
+  EXPECT_EQ(mm[0].sizes, (std::vector<int64_t>{2, 3}));
+  EXPECT_EQ(mm[1].sizes, (std::vector<int64_t>{3, 4}));
+  ASSERT_EQ(cat.size(), 2) << "the tensors of a list";
+  EXPECT_EQ(cat[0].dtype, "float");
+  EXPECT_EQ(cat[1].dtype, "c10::BFloat16");
+  ASSERT_EQ(verb.size(), 1) << "one is not defined";
+  EXPECT_EQ(verb[0].sizes, (std::vector<int64_t>{2, 3}));
 }
 
 TEST(Profiler, RecordsOnlyBetweenStartAndStop) {

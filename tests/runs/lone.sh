@@ -32,6 +32,26 @@ for mesh in "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --z
   echo "ok: alone as among eight: $mesh, $(wc -l <one.rows) rows"
 done
 
+# A trace has the payloads that are counted.
+"$bin/pretrain_gpt" "${flags[@]}" --global-batch-size 8 --pretend-ranks 8 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 \
+  --zero-stage 3 --bf16 --profile-step 2 --trace trace.json --loss-csv one.csv >log 2>&1 || fail "$(tail -3 log)"
+rows one.jsonl | grep -E ' (all_reduce|reduce_scatter|all_gather|exchange|broadcast) ' >counted.rows
+python3 - >traced.rows <<'END'
+import collections, json, math
+widths = {"c10::BFloat16": 2, "float": 4, "double": 8, "long": 8, "int64_t": 8}
+calls, moved = collections.Counter(), collections.Counter()
+for e in json.load(open("trace.json"))["traceEvents"]:
+    if e.get("cat") != "phase" or " " not in e["name"] or e["name"].endswith(" wait"):
+        continue
+    args = e.get("args", {})
+    for sizes, dtype in zip(args.get("Input Dims", []), args.get("Input type", [])):
+        calls[e["name"]] += 1
+        moved[e["name"]] += math.prod(sizes) * widths[dtype]
+print(*sorted(f"{name} {calls[name]} {moved[name]}" for name in calls), sep="\n")
+END
+[[ $(wc -l <traced.rows) -ge 5 ]] && diff counted.rows traced.rows >difference || fail "payloads of a trace: $(cat difference)"
+echo "ok: a trace has the payloads of $(wc -l <traced.rows) verbs"
+
 # operators DP STAGE: those of a step. At stages 1 and 2 a GPU copies all parts of a gathered buffer by one operator.
 operators() {
   local counted='copy_|aten::mm|aten::empty"|aten::add_'

@@ -25,6 +25,10 @@ for rank in range(8):
         assert numbers == list(range(6)), numbers
     assert all(e["dur"] >= 0 for e in spans)
 assert any(e["name"].startswith("aten::") for e in spans)
+verbs = [e for e in spans if e["cat"] == "phase" and " " in e["name"] and not e["name"].endswith(" wait")]
+assert all(e["args"]["Input Dims"] and e["args"]["Input type"] for e in verbs if "exchange" not in e["name"]), "verbs without payloads"
+assert any(e.get("args", {}).get("Input type") == ["c10::BFloat16"] for e in verbs), "no bf16 payload"
+assert all(len(e["args"]["Input Dims"]) == 2 for e in spans if e["name"] == "aten::mm"), "products without shapes"
 END
 echo "ok: a step of 8 ranks, $(wc -c <trace.json) bytes of trace"
 
