@@ -3,7 +3,7 @@
 # That machine needs the driver, Python and PyTorch with LibTorch's version (cmake/versions.cmake), and no network.
 #
 #   tests/gpu/pack.sh FOLDER [BUILD]      BUILD: the preset `cuda`'s, build/cuda; FOLDER is replaced if it is such a folder
-#   FOLDER/tests/gpu/run.sh               there
+#   FOLDER/tests/gpu/run.sh               there; or FOLDER/tests/gpu/quarter_hour.sh, if there are 15 minutes
 set -euo pipefail
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 folder=$(realpath -m "${1:?FOLDER}") bin=$(realpath "${2:-$repository/build/cuda}")/bin
@@ -37,7 +37,8 @@ cp -rL /etc/openmpi "$folder/openmpi/etc/"
   while read -r library; do cp -L "$library" "$folder/lib/"; done
 
 cd "$repository"
-cp --parents tests/gpu/run.sh tests/runs/common.sh tools/mpirun.sh benchmarks/common.sh benchmarks/gpu/run.sh benchmarks/train/*.sh \
+BIN=$bin tests/gpu/quarter_hour.sh --cpu-losses "$folder/cpu-losses"
+cp --parents tests/gpu/{run,quarter_hour}.sh tests/gpu/quarter_hour.py tests/runs/common.sh tools/mpirun.sh benchmarks/common.sh benchmarks/gpu/run.sh benchmarks/train/*.sh \
   benchmarks/train/*.py cmake/versions.cmake "$folder"
 git log -1 --format=%H >"$folder/commit"
 cat >"$mark" <<'END'
