@@ -6,9 +6,9 @@
 
 namespace anymesh {
 
-// What the stages of a pipeline do, as data: there is no communication here. The layers of a stage
-// are one run of consecutive layers, or several (chunks), each of which is a stage of its own: chunk
-// c of stage s is the (c * stages + s)th part of the model.
+// The work of a pipeline's stages as data: there is no communication here. A stage has one run of
+// consecutive layers, or several (chunks), each of which is a stage of its own: chunk c of stage s
+// is the (c * stages + s)th part of the model.
 enum class Op { Forward, Backward };
 struct Step {
   Op op;

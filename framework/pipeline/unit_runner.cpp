@@ -39,7 +39,7 @@ struct Recomputed : torch::autograd::Function<Recomputed> {
 
 }  // namespace
 
-// If x requires no gradient, no earlier parameter is trained. What is recomputed would then get no
+// If x requires no gradient, no earlier parameter is trained. A recomputed part would then get no
 // gradient for its own parameters either.
 torch::Tensor recomputed(const torch::Tensor& x, const UnitRunner::Forward& forward) {
   const bool keeps = x.defined() && x.requires_grad() && at::GradMode::is_enabled();

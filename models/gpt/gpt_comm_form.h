@@ -29,7 +29,7 @@ struct StepShape {
   int64_t element_bytes = 4;     // of a weight and of an activation: e
   bool sequence_parallel = false, activation_checkpointing = false;
   int64_t same_bits = 0;  // --same-bits: blocks
-  // Of a gradient between data-parallel ranks, at stages 1 to 3; 0 = 4 at stage 1, then
+  // The bytes of a gradient between data-parallel ranks, at stages 1 to 3; 0 = 4 at stage 1, then
   // element_bytes.
   int64_t gradient_bytes = 0;
 };
