@@ -67,7 +67,12 @@ class Exchange final : public Pending {
         halves_.push_back({peer, messages == &sends, bytes_at(tensor), tensor.nbytes()});
       }
     }
-    member_.start(halves_);
+    try {
+      member_.start(halves_);
+    } catch (...) {
+      member_.leave(halves_);
+      throw;
+    }
   }
   ~Exchange() override { member_.leave(halves_); }
   void wait() override { member_.finish(halves_); }

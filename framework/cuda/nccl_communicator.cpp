@@ -118,7 +118,7 @@ class NcclCommunicator final : public Communicator {
   ~NcclCommunicator() override {
     // While an error ends the process, a peer may be missing, and NCCL would wait for it.
     if (!comm_ || std::uncaught_exceptions() > 0) return;
-    C10_CUDA_CHECK_WARN(cudaStreamSynchronize(stream_));
+    C10_CUDA_CHECK_WARN(cudaDeviceSynchronize());  // the watchdog knows all streams' work
     transport_->watchdog.clear();
     ncclCommDestroy(comm_);
   }

@@ -27,7 +27,7 @@ struct PipelineShape {
 // activations of at most min(stages - stage, micro-batches) micro-batches. With one stage it is
 // gradient accumulation: F0 B0 F1 B1 ...
 //
-// With several chunks it is the interleaved schedule of the same paper (section 2.2): as many
+// With several chunks it is the interleaved schedule of the same paper (section 2.2.2): as many
 // micro-batches as there are stages go through a chunk before the next chunk follows. The bubble is
 // as many times smaller as there are chunks, the messages are as many times more, and warmup keeps
 // more activations.

@@ -16,25 +16,27 @@ double state_bytes(const StageModule& stage, const ZeroConfig& zero, const Proce
   const ZeroStage partitions = zero.stage;
   const auto optimizer = make_optimizer(zero.optimizer);
   const bool params_on_disk = zero.offload.params_on_disk();
-  KeptBytes kept;
+  KeptNumbers<double> kept;
   for (const ParamSpec& spec : stage.params()) {
     const int64_t ranks = (spec.experts ? grid.edp : grid.dp)->size(),
-                  bytes = static_cast<int64_t>(spec.tensor.nbytes());
+                  width = static_cast<int64_t>(spec.tensor.element_size());
     if (spec.frozen() || spec.buffer) {
+      const int64_t parts = partitions.partitions_parameters() ? ranks : 1;
       if (!params_on_disk)
-        kept.parameters += bytes / (partitions.partitions_parameters() ? ranks : 1);
+        kept.parameters += static_cast<double>(width) * static_cast<double>(spec.tensor.numel()) /
+                           static_cast<double>(parts);
       continue;
     }
     add_kept_bytes({.numel = spec.tensor.numel(),
                     .ranks = ranks,
-                    .width = static_cast<int64_t>(spec.tensor.element_size()),
+                    .width = width,
                     .states = static_cast<int64_t>(optimizer->of(spec).states().size()),
                     .exact = grid.same_bits.blocks > 0,
                     .params_on_disk = params_on_disk,
                     .state_on_disk = zero.offload.optimizer_on_disk()},
                    partitions, kept);
   }
-  return static_cast<double>(kept.parameters + kept.gradients + kept.state);
+  return kept.parameters + kept.gradients + kept.state;
 }
 
 }  // namespace

@@ -276,7 +276,7 @@ void settle(CommandLine& line, Communicator& world) {
     return setting.flag == "local-ranks" || setting.flag.starts_with("pretend-rank") ||
            setting.flag == "num-layers-per-virtual-pipeline-stage" ||
            setting.flag == "recompute-modules";
-  });  // a checkpoint does not keep what changes no number
+  });  // a checkpoint keeps no flag that says where or when its numbers were computed
 }
 
 // Puts the program's own schedule, if it has one, in place of the built-in one. Its decay ends with
@@ -373,6 +373,10 @@ void run(CommandLine& line, const Job& job) try {
   const Datasets data =
       make_same_datasets(config, plan, engine, line.program.datasets ? own : nullptr, report);
   plan_saves(config.checkpoint, plan, engine, report);
+  if (grid.topology.chunks > 1 && !config.checkpoint.save.empty())
+    report.push_back(
+        "saves have the stages' chunks: DeepSpeed, which knows no chunks, takes them by "
+        "ds_to_universal, not as they are");
   if (const Coord& at = grid.coord; lone >= 0)
     report.push_back(c10::str("rank ", lone, " runs alone, of stage ", at.pp, ", dp ", at.dp,
                               ", tp ", at.tp, ": losses and other values mean nothing"));

@@ -46,26 +46,36 @@ struct KeptGroup {
   int64_t state_width() const { return (width == 2 ? 4 : 0) + 4 * states; }  // k
 };
 
-struct KeptBytes {
-  int64_t parameters = 0, gradients = 0, state = 0, copies = 0, buffers = 0;
-  int64_t sum() const { return parameters + gradients + state + copies + buffers; }
+// In int64_t, or in double for models of any size.
+template <class Number>
+struct KeptNumbers {
+  Number parameters = 0, gradients = 0, state = 0, copies = 0, buffers = 0;
+  Number sum() const { return parameters + gradients + state + copies + buffers; }
 };
+using KeptBytes = KeptNumbers<int64_t>;
 
 // Adds a group's memory. One buffer serves all groups.
-inline void add_kept_bytes(const KeptGroup& g, ZeroStage stage, KeptBytes& kept) {
-  const int64_t sums = g.exact ? 8 : 4, part = g.numel / g.ranks,
-                of_states = stage.partitions_optimizer() ? g.ranks : 1,
+template <class Number>
+void add_kept_bytes(const KeptGroup& g, ZeroStage stage, KeptNumbers<Number>& kept) {
+  const auto numel = static_cast<Number>(g.numel), tied = static_cast<Number>(g.tied);
+  const auto of = [](Number n, int64_t parts) { return n / static_cast<Number>(parts); };
+  const auto times = [](int64_t width, Number n) { return static_cast<Number>(width) * n; };
+  const Number part = of(numel, g.ranks);
+  const int64_t sums = g.exact ? 8 : 4, of_states = stage.partitions_optimizer() ? g.ranks : 1,
                 of_gradients = stage.partitions_gradients() ? g.ranks : 1,
                 of_weights = stage.partitions_parameters() ? g.ranks : 1;
-  if (!g.params_on_disk) kept.parameters += g.width * g.numel / of_weights;
-  kept.gradients += sums * g.numel / of_gradients + (g.exact ? 4 * g.numel / of_states : 0);
-  if (!g.state_on_disk) kept.state += g.state_width() * g.numel / of_states;
-  kept.copies += sums * (stage.partitions_parameters()  ? g.tied / g.ranks
-                         : stage.partitions_gradients() ? std::min(g.tied, part)
-                                                        : g.tied);
+  if (!g.params_on_disk) kept.parameters += of(times(g.width, numel), of_weights);
+  kept.gradients += of(times(sums, numel), of_gradients);
+  if (g.exact) kept.gradients += of(times(4, numel), of_states);
+  if (!g.state_on_disk) kept.state += of(times(g.state_width(), numel), of_states);
+  kept.copies += times(sums, stage.partitions_parameters()  ? of(tied, g.ranks)
+                             : stage.partitions_gradients() ? std::min(tied, part)
+                                                            : tied);
   const int64_t streams =
       (g.params_on_disk ? g.width : 0) + (g.state_on_disk ? g.state_width() : 0);
-  kept.buffers = std::max(kept.buffers, (part > kStreamBlock ? 2 : 1) * kStreamBlock * streams);
+  const bool two = part > static_cast<Number>(kStreamBlock);
+  kept.buffers =
+      std::max(kept.buffers, static_cast<Number>((two ? 2 : 1) * kStreamBlock * streams));
 }
 
 }  // namespace anymesh

@@ -7,13 +7,15 @@
 
 namespace anymesh {
 
-ShardedParams::ShardedParams(std::vector<Shard> shards, CommPtr dp)
-    : shards_(std::move(shards)), dp_(std::move(dp)), users_(shards_.size(), 0) {
+ShardedParams::ShardedParams(std::vector<Shard> shards, std::vector<int> chunks, CommPtr dp)
+    : shards_(std::move(shards)),
+      chunks_(std::move(chunks)),
+      dp_(std::move(dp)),
+      users_(shards_.size(), 0) {
   for (size_t i = 0; i < shards_.size(); ++i) {
     for (const int unit : shards_[i].units) {
       if (static_cast<size_t>(unit) >= units_.size()) units_.resize(static_cast<size_t>(unit) + 1);
       Unit& user = units_[static_cast<size_t>(unit)];
-      user.chunk = shards_[i].chunk;
       user.shards.push_back(i);
       user.part_numel += shards_[i].part.numel();
     }
@@ -32,15 +34,16 @@ void ShardedParams::before_backward(int unit) {
 
 void ShardedParams::gather_and_look_ahead(int unit, int direction) {
   gather(unit);
-  const auto follows = [&](int other) { return may_need(other) && is_in_chunk_of(other, unit); };
+  const auto chunk_of = [&](int each) {  // a unit may have no parameters
+    const auto i = static_cast<size_t>(each);
+    return i < chunks_.size() ? chunks_[i] : 0;
+  };
+  const auto follows = [&](int other) {
+    return may_need(other) && chunk_of(other) == chunk_of(unit);
+  };
   const int next = unit + direction, after_next = next + direction;
   if (follows(next) && !prefetch_) prefetch_ = start_gather(next);
   if (follows(after_next) && !ahead_ && shards_[0].part.on_disk()) ahead_ = start_read(after_next);
-}
-
-bool ShardedParams::is_in_chunk_of(int other, int unit) const {
-  return static_cast<size_t>(unit) >= units_.size() ||
-         units_[static_cast<size_t>(other)].chunk == units_[static_cast<size_t>(unit)].chunk;
 }
 
 void ShardedParams::release_all() {

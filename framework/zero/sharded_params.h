@@ -23,10 +23,10 @@ class ShardedParams {
     torch::Tensor param;
     StateTensor part;        // in memory or on disk
     std::vector<int> units;  // the stage's units that use it
-    int chunk = 0;           // theirs; another one's units do not follow them
   };
   ShardedParams() = default;
-  ShardedParams(std::vector<Shard> shards, CommPtr dp);
+  // `chunks`: of each unit of the stage. Units of different ones do not follow one another.
+  ShardedParams(std::vector<Shard> shards, std::vector<int> chunks, CommPtr dp);
 
   // Called around units; UnitObserver describes when.
   void before_forward(int unit);
@@ -41,7 +41,6 @@ class ShardedParams {
   struct Unit {
     std::vector<size_t> shards;
     int64_t part_numel = 0;
-    int chunk = 0;
     bool gathered = false;
   };
   // A unit's parts, being read into one buffer.
@@ -61,7 +60,6 @@ class ShardedParams {
   void gather(int unit);
   void release(int unit);
   bool may_need(int unit) const;
-  bool is_in_chunk_of(int other, int unit) const;
   Parts start_read(int unit);
   torch::Tensor take_parts(int unit);
   void drop_ahead();
@@ -69,6 +67,7 @@ class ShardedParams {
   void drop_prefetch();
 
   std::vector<Shard> shards_;
+  std::vector<int> chunks_;
   CommPtr dp_;
   std::vector<Unit> units_;
   std::vector<int> users_;  // by shard: the gathered units that use it

@@ -173,6 +173,15 @@ void ZeroOptimizer::add_pieces(Group& group) {
 }
 
 void ZeroOptimizer::shard_params() {
+  std::vector<int> chunks;  // of the stage's units
+  const auto note = [&](const ParamSpec& spec) {
+    for (const int unit : spec.units) {
+      chunks.resize(std::max(chunks.size(), static_cast<size_t>(unit) + 1));
+      chunks[static_cast<size_t>(unit)] = spec.chunk;
+    }
+  };
+  for (const Group& group : groups_) std::ranges::for_each(group.params, note);
+  for (const Frozen& frozen : frozen_) note(frozen.spec);
   for (const CommPtr& replicas : {grid_.dp, grid_.edp}) {
     std::vector<ShardedParams::Shard> shards;
     for (const Group& group : groups_) {
@@ -180,16 +189,15 @@ void ZeroOptimizer::shard_params() {
       int64_t start = 0;
       for (const ParamSpec& spec : group.params) {
         const int64_t part = zero3_part_numel(spec.tensor.numel(), replicas->size());
-        shards.push_back(
-            {spec.tensor.detach(), group.weights.narrow(start, part), spec.units, spec.chunk});
+        shards.push_back({spec.tensor.detach(), group.weights.narrow(start, part), spec.units});
         start += part;
       }
     }
     for (const Frozen& frozen : frozen_) {
       if (replicas_of(frozen.spec) == replicas)
-        shards.push_back({frozen.spec.tensor, frozen.part, frozen.spec.units, frozen.spec.chunk});
+        shards.push_back({frozen.spec.tensor, frozen.part, frozen.spec.units});
     }
-    sharded_.emplace_back(std::move(shards), replicas);
+    sharded_.emplace_back(std::move(shards), chunks, replicas);
     if (grid_.edp == grid_.dp) break;
   }
 }

@@ -145,11 +145,10 @@ class ZeroOptimizer final : public UnitObserver {
   void add_tp_parts();
   void gather_params();
   void gather_params(const Group& group);
-
-  const ProcessGrid& grid_;
   // The dtype in which gradients travel; none: the one that they are in.
   std::optional<torch::Dtype> sent_dtype(const Group& group) const;
 
+  const ProcessGrid& grid_;
   ZeroConfig config_;
   const std::shared_ptr<const Optimizer> optimizer_;
   std::optional<ExactSum> exact_;  // of --same-bits

@@ -74,7 +74,7 @@ void run(const std::vector<std::string>& args, const CommPtr& world) {
   gpt = resolved(gpt);
   const torch::Tensor tokens = read_tokens(args[0], gpt.seq_length);
   const BatchPlan plan = plan_batches(config, world->size());
-  const ProcessGrid grid(world, config.parallel.topology(plan.dp));
+  const ProcessGrid grid(world, config.parallel.topology(plan.dp, gpt.num_layers));
   GptModel model(gpt, grid, torch::kFloat, tokens.size(0), config.run.seed);
   Engine engine(model, grid,
                 {.model = model_facts(gpt, config.parallel.tp), .settings = flags.settings()});

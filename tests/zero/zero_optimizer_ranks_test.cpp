@@ -97,7 +97,7 @@ RANKS_TEST(ShardedParams, UnitsWithoutParameters) {
   release_storage(third);
   ShardedParams params({{first, StateTensor(torch::ones({3})), {0}},
                         {third, StateTensor(torch::full({3}, 2.f)), {2}}},
-                       test_world()->split(test_world()->rank(), 0));
+                       /*chunks=*/{0, 0, 0}, test_world()->split(test_world()->rank(), 0));
   for (int unit = 0; unit < 4; ++unit) {
     params.before_forward(unit);
     if (unit == 2) {
