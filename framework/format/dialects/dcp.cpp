@@ -177,7 +177,7 @@ class DcpReader {
 };
 
 constexpr std::string_view kState = "state.", kGroups = "param_groups.", kMaster = "fp32_param",
-                           kDistributedMaster = "param";
+                           kDistributedMaster = "param", kMegatron = "optimizer.";
 
 // Returns what stands before an optimizer's keys: "optim.", or nothing; none without an optimizer.
 std::optional<std::string> optimizer_prefix(const DcpFolder& folder) {
@@ -187,10 +187,9 @@ std::optional<std::string> optimizer_prefix(const DcpFolder& folder) {
     if (point != std::string::npos && std::string_view(name).substr(point + 1).starts_with(kGroups))
       return name.substr(0, point + 1);
   }
-  const std::string megatron = "optimizer.";
-  const auto first = folder.tensors.lower_bound(megatron + std::string(kState));
-  if (first != folder.tensors.end() && first->first.starts_with(megatron + std::string(kState)))
-    return megatron;
+  const std::string megatron(kMegatron), states = megatron + std::string(kState);
+  const auto first = folder.tensors.lower_bound(states);
+  if (first != folder.tensors.end() && first->first.starts_with(states)) return megatron;
   return std::nullopt;
 }
 
@@ -371,10 +370,14 @@ DcpModel dcp_model(const DcpFolder& folder) {
       throw Unreadable(folder.path.string() + ": " + printable(name) +
                        " is no state of a parameter that is there");
     DcpModel::Parameter& parameter = model.parameters.at(state->first);
-    if (state->second == kMaster || state->second == kDistributedMaster)
+    if (state->second != kMaster && (state->second != kDistributedMaster || prefix != kMegatron))
+      parameter.states.emplace(state->second, tensor->second);
+    else if (tensor->second.shape == parameter.weight.shape)
       parameter.weight = tensor->second;
     else
-      parameter.states.emplace(state->second, tensor->second);
+      throw Unreadable(folder.path.string() + ": " + printable(name) + " has shape " +
+                       to_string(tensor->second.shape) + ", and its weight " +
+                       to_string(parameter.weight.shape));
   }
   const bool nested = std::ranges::any_of(
       settings, [&](const std::string& name) { return is_nested(folder.keys.at(name)); });

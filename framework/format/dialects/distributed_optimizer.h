@@ -17,8 +17,9 @@ namespace anymesh {
 //
 // Gives the folder's states the names and shapes of the ordinary optimizer's. In a bucket, a rank's
 // part of a weight is known by its bits: the masters, rounded, have them at its beginning, in its
-// middle and at its end. Where an element of a bucket belongs to no weight, or to one of two, the
-// folder keeps no states, and the result says why. Throws DamagedFile for parts that do not fit.
+// middle and at its end. Where an element of a bucket belongs to no weight, or to one of two, or
+// where a part has other states in another bucket, the folder keeps no states, and the result says
+// why. Throws DamagedFile for parts that do not fit.
 inline constexpr std::string_view kBuckets = "optimizer.distributed.";
 std::string name_distributed_states(DcpFolder& folder);
 

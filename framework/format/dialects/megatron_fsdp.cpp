@@ -1,6 +1,7 @@
 #include "framework/format/dialects/megatron_fsdp.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "framework/util/errors.h"
 #include "framework/util/printable.h"
@@ -15,14 +16,19 @@ constexpr std::pair<std::string_view, std::string_view> kPlain[] = {
     {".input_layernorm.", ".self_attention.linear_qkv.layer_norm_"},
     {".pre_mlp_layernorm.", ".mlp.linear_fc1.layer_norm_"}};
 
+constexpr size_t kLongestName = 4096;
+
 std::string plain_name(std::string name) {
+  if (name.size() > kLongestName)
+    throw Unreadable(printable(name) + ": is longer than " + std::to_string(kLongestName) +
+                     " bytes");
   for (const auto& [theirs, plain] : kPlain)
     for (size_t at; (at = name.find(theirs)) != std::string::npos;)
       name.replace(at, theirs.size(), plain);
   return name;
 }
 
-// Returns where a half of a gated unit is named: in ...linear_fc1.weight_w.exp_avg before _w; or npos.
+// Returns where a gated unit's half is named, before _w in ...linear_fc1.weight_w.exp_avg; or npos.
 size_t half_at(const std::string& name, std::string_view half) {
   for (const size_t end : {name.size(), name.rfind('.')})
     if (name.find(".linear_fc1.") < end && std::string_view(name).substr(0, end).ends_with(half))
@@ -30,9 +36,11 @@ size_t half_at(const std::string& name, std::string_view half) {
   return std::string::npos;
 }
 
-// Joins both halves along their first dim. Both have the same step.
+// Joins both halves, of one shape, along their first dim. Both have the same step.
 TensorRecord joined_halves(const std::string& name, const TensorRecord& w, const TensorRecord& v) {
   if (w.shape.empty()) return w;
+  if (w.shape[0] > std::numeric_limits<int64_t>::max() / 2)
+    throw DamagedFile(printable(name) + ": has a half of shape " + to_string(w.shape));
   Shape whole = w.shape, behind(whole.size());
   behind[0] = w.shape[0];
   whole[0] *= 2;
@@ -47,17 +55,23 @@ DcpFolder plain_folder(const DcpFolder& folder) {
     throw DamagedFile(folder.path.string() + ": " + what);
   };
   for (const std::string& theirs : folder.order) {
+    const size_t w = half_at(theirs, "_w"), v = half_at(theirs, "_v");
     std::string name = plain_name(theirs), other = theirs;
+    const auto has_no_other = [&] {
+      fail("has no " + printable(other) + " like " + printable(theirs));
+    };
     const auto tensor = folder.tensors.find(theirs);
     if (tensor == folder.tensors.end()) {
       plain.objects.emplace(name, folder.objects.at(theirs));
-    } else if (const size_t at = half_at(theirs, "_w"); at != std::string::npos) {
-      const auto v = folder.tensors.find(other.replace(at, 2, "_v"));
-      if (v == folder.tensors.end() || v->second.dtype != tensor->second.dtype)
-        fail("has no " + printable(other) + " like " + printable(theirs));
-      name.erase(half_at(name, "_w"), 2);
-      plain.tensors.emplace(name, joined_halves(name, tensor->second, v->second));
-    } else if (half_at(theirs, "_v") != std::string::npos) {
+    } else if (w != std::string::npos) {
+      const auto half = folder.tensors.find(other.replace(w, 2, "_v"));
+      if (half == folder.tensors.end() || half->second.dtype != tensor->second.dtype ||
+          half->second.shape != tensor->second.shape)
+        has_no_other();
+      name = plain_name(std::string(theirs).erase(w, 2));
+      plain.tensors.emplace(name, joined_halves(name, tensor->second, half->second));
+    } else if (v != std::string::npos) {
+      if (!folder.tensors.contains(other.replace(v, 2, "_w"))) has_no_other();
       continue;  // joined to the other half
     } else {
       plain.tensors.emplace(name, tensor->second);

@@ -3,6 +3,7 @@
 
 #include "framework/format/dialects/distributed_optimizer.h"
 #include "framework/format/dialects/foreign.h"
+#include "framework/format/dialects/megatron_fsdp.h"
 #include "framework/format/sharded.h"
 #include "tests/support/fixtures.h"
 #include "tests/tools/ckpt_support.h"
@@ -21,6 +22,7 @@ Value held_by_megatron(const std::string& name) {
 TEST(MegatronCore, HoldsTheStatesOfTheDistributedOptimizer) {
   for (const std::string& form : kForms) {
     const Checkpoint checkpoint = open_checkpoint(saved_by_megatron(form), /*threads=*/2);
+    ASSERT_EQ(checkpoint.states_refused, "") << form;
     EXPECT_EQ(checkpoint.names().size(), 15u);
     int compared = 0;
     for (const auto& [key, value] : held_by_megatron(form).entries()) {  // "name state"
@@ -67,6 +69,8 @@ TEST(MegatronCore, HasWeightsAloneWhereItHasShiftedTheStates) {
   }
 }
 
+const std::string kBucket = "optimizer.distributed.dp_group_idx_0.gbuf_idx_0.";
+
 // Two weights of 64 elements, and a bucket with their masters, which begin at `first`.
 DcpFolder folder_with_bucket(float first, float second) {
   std::vector<float> values(128);
@@ -76,7 +80,7 @@ DcpFolder folder_with_bucket(float first, float second) {
   DcpFolder folder{.path = "checkpoint"};
   folder.tensors = {{"a.weight", all.slice(0, {8, 8})},
                     {"b.weight", all.slice(64, {64})},
-                    {"optimizer.distributed.dp_group_idx_0.gbuf_idx_0.param", all}};
+                    {kBucket + "param", all}};
   return folder;
 }
 
@@ -111,9 +115,114 @@ TEST(MegatronCore, RefusesABucketOfOtherMasters) {
 
 TEST(MegatronCore, RefusesObjectsInPlaceOfTensors) {
   DcpFolder folder = folder_with_bucket(0, 1000);
-  folder.tensors.erase("optimizer.distributed.dp_group_idx_0.gbuf_idx_0.param");
+  folder.tensors.erase(kBucket + "param");
   folder.objects["optimizer.distributed.dp_group_idx_0.param_state/shard_0_1"] = {};
   EXPECT_THAT(name_distributed_states(folder), HasSubstr("dp_zero_gather_scatter"));
+}
+
+TEST(MegatronCore, TakesNoPaddingForAWeight) {
+  std::vector<float> values(192), moments(192, 7);
+  for (size_t i = 0; i < 64; ++i)
+    values[i] = static_cast<float>(i + 1);  // padding from 16 on: zeros
+  std::fill(values.begin() + 16, values.begin() + 64, 0.0f);
+  std::fill(values.begin() + 128, values.end(), 2.0f);
+  std::fill(moments.begin() + 16, moments.begin() + 64, 0.0f);
+  const TensorRecord masters = float_tensor({192}, values);
+  DcpFolder folder{.path = "checkpoint"};
+  folder.tensors = {{"a.weight", masters.slice(0, {16})},
+                    {"b.bias", masters.slice(64, {48})},
+                    {"c.weight", masters.slice(128, {64})},
+                    {kBucket + "param", masters},
+                    {kBucket + "exp_avg", float_tensor({192}, moments)}};
+  EXPECT_EQ(name_distributed_states(folder), "");
+  EXPECT_EQ(floats(folder.tensors.at("optimizer.state.exp_avg.b.bias"))[0], 7);
+}
+
+TEST(MegatronCore, ComparesTheStatesOfAWeightThatIsInTwoBuckets) {
+  for (const float other : {7.0f, 8.0f}) {
+    DcpFolder folder = folder_with_bucket(0, 1000);
+    const std::string second = "optimizer.distributed.dp_group_idx_1.gbuf_idx_0.";
+    folder.tensors[kBucket + "exp_avg"] = float_tensor({128}, std::vector<float>(128, 7));
+    folder.tensors[second + "param"] = folder.tensors.at("a.weight").slice(0, {64});
+    folder.tensors[second + "exp_avg"] = float_tensor({64}, std::vector<float>(64, other));
+    const std::string refused = name_distributed_states(folder);
+    if (other == 7)
+      EXPECT_EQ(refused, "");
+    else
+      EXPECT_THAT(refused, HasSubstr("a.weight at [0, 0] has two states exp_avg that differ"));
+  }
+}
+
+TEST(MegatronCore, RefusesABucketOfTooManyComparisons) {
+  DcpFolder folder{.path = "checkpoint"};
+  const std::vector<float> values(2000 * 128);
+  folder.tensors[kBucket + "param"] = float_tensor({std::ssize(values)}, values);
+  std::vector<float> weight(65);
+  for (int i = 0; i < 1000; ++i) {
+    weight[64] = static_cast<float>(i);  // the first is in all places, others only begin alike
+    folder.tensors[std::to_string(i)] = float_tensor({65}, weight);
+  }
+  EXPECT_THAT(name_distributed_states(folder), HasSubstr("more weights that begin alike"));
+}
+
+TEST(MegatronCore, RefusesAStateOfTooManyParts) {
+  DcpFolder folder{.path = "checkpoint"};
+  folder.tensors = {
+      {"a", float_tensor({1 << 15}, std::vector<float>(1 << 15))},
+      {"optimizer.state.exp_avg.a", float_tensor({1 << 15, 1}, std::vector<float>(1 << 15))}};
+  EXPECT_THAT(name_distributed_states(folder), HasSubstr("exp_avg.a: is cut into more parts"));
+  EXPECT_EQ(folder.tensors.size(), 1u);
+}
+
+const std::string kLayer = "model.module.decoder.layers.0.";
+
+std::string refused_fsdp(const std::map<std::string, Shape>& shapes) {
+  DcpFolder folder{.path = "checkpoint"};
+  for (const auto& [name, shape] : shapes) {
+    folder.tensors[name] = float_tensor(shape, std::vector<float>(16));
+    folder.order.push_back(name);
+  }
+  return message_of([&] {
+    if (is_megatron_fsdp(folder)) megatron_fsdp_model(folder);
+  });
+}
+
+TEST(MegatronFsdp, RefusesHalvesThatDoNotFit) {
+  const std::string w = kLayer + "mlp.linear_fc1.weight_w", v = kLayer + "mlp.linear_fc1.weight_v";
+  EXPECT_EQ(refused_fsdp({{w, {4, 4}}, {v, {4, 4}}}), "");
+  EXPECT_THAT(refused_fsdp({{w, {4, 4}}, {v, {2, 8}}}), HasSubstr("weight_v like"));
+  EXPECT_THAT(refused_fsdp({{w, {4, 4}}}), HasSubstr("weight_v like"));
+  EXPECT_THAT(refused_fsdp({{v, {4, 4}}}), HasSubstr("weight_w like"));
+  const Shape large = {int64_t{1} << 62, 0};
+  EXPECT_THAT(refused_fsdp({{w, large}, {v, large}}), HasSubstr("has a half of shape"));
+}
+
+TEST(MegatronFsdp, KnowsNamesThatChange) {
+  const std::string norm = kLayer + "a.input_layernorm.linear_fc1.x";
+  EXPECT_EQ(refused_fsdp({{norm + "_w", {4, 4}}, {norm + "_v", {4, 4}}}), "");
+  std::string name = kLayer;
+  while (name.size() < 1 << 24) name += "module.";
+  EXPECT_THAT(refused_fsdp({{name, {4, 4}}}), HasSubstr("is longer than 4096 bytes"));
+}
+
+TEST(Dcp, TakesMastersOfItsWeightsShape) {
+  for (const std::string prefix : {"optimizer.", "optim."})
+    for (const Shape& shape : {Shape{4}, Shape{2, 2}}) {
+      DcpFolder folder{.path = "checkpoint"};
+      const std::string state = prefix + "state.a.param", group = prefix + "param_groups.a.lr";
+      folder.tensors = {{"a", float_tensor({4}, {1, 1, 1, 1})},
+                        {state, float_tensor(shape, {2, 2, 2, 2})},
+                        {group, float_tensor({}, {1})}};
+      for (const auto& [name, tensor] : folder.tensors) {
+        folder.order.push_back(name);
+        folder.keys[name] = {name};
+      }
+      const auto weight = [&] { return floats(dcp_model(folder).parameters.at("a").weight)[0]; };
+      if (prefix == "optimizer." && shape.size() == 2)
+        EXPECT_THAT(message_of(weight), HasSubstr("has shape [2, 2], and its weight [4]"));
+      else
+        EXPECT_EQ(weight(), prefix == "optimizer." ? 2 : 1) << prefix;
+    }
 }
 
 // Whatever .metadata says, a tensor that is read under its name is the right one, or is refused.
