@@ -259,7 +259,7 @@ RANKS_TEST_F(EngineApi, GradientsTravelInBf16) {
     const TinyOptions plain{.dtype = torch::kBFloat16};
     TinyOptions bf16 = plain;
     bf16.grad_reduce_in_bf16 = true;
-    TinyRun a(kData, stage, plain), b(kData, stage, bf16);
+    TinyRun a(kPipes, stage, plain), b(kPipes, stage, bf16);
     const StepReport one = a.engine.train_batch(a.batches()),
                      other = b.engine.train_batch(b.batches());
     EXPECT_EQ(one.lm_loss, other.lm_loss);
