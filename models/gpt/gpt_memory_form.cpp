@@ -68,8 +68,9 @@ class StageMemory {
     for (const GptParameter& parameter : gpt_parameters(c)) {
       const std::optional<GptStage::Place> place = stage.place_of(parameter);
       if (!place || parameter.buffer) continue;
-      params.push_back({numel_on_rank(parameter, c, k.mesh, k.same_bits), place->unit, parameter.experts,
-                        parameter.weight_decay, parameter.tied && stage.first && stage.last});
+      params.push_back({numel_on_rank(parameter, c, k.mesh, k.same_bits), place->unit,
+                        parameter.experts, parameter.weight_decay,
+                        parameter.tied && stage.first && stage.last});
     }
   }
 
