@@ -19,3 +19,12 @@ checkpoint_cost() {  # CASE RANKS LAYERS HIDDEN TP PP ZERO PRECISION OFFLOAD WOR
 }
 of() { sed -n "s/^$1 $2 .*\b$3=\([0-9.e+-]*\).*/\1/p" measured | median; }  # CASE WORK NAME
 warm() { find "$@" -type f -exec cat {} + >/dev/null; }  # FOLDER...: reads the files into the page cache
+
+# Trains without dropout: the median step, ms, without the first three, to NAME.ms; its last loss to NAME.loss.
+time_step() {  # FOLDER_OF_EXECUTABLES NAME RANKS THREADS FLAGS...
+  OMP_NUM_THREADS=$4 "$repository/tools/mpirun.sh" "$3" "$1/pretrain_gpt" --mock-data --lr 1e-4 --lr-decay-style constant \
+    --attention-dropout 0 --hidden-dropout 0 --eval-iters 0 --loss-csv run.csv "${@:5}" </dev/null >run.log 2>&1 || { tail -5 run.log; exit 1; }
+  tail -n +5 run.csv | cut -d, -f8 | median >>"$2.ms"
+  echo >>"$2.ms"
+  tail -1 run.csv | cut -d, -f3 >"$2.loss"
+}

@@ -14,14 +14,6 @@ declare -A shapes=(
           --vocab-size 50304 --micro-batch-size 1 --global-batch-size 2 --train-iters 7"
 )
 
-run() { # FOLDER NAME RANKS THREADS FLAGS...: the median step, ms, to NAME.ms; its last loss to NAME.loss
-  OMP_NUM_THREADS=$4 "$repository/tools/mpirun.sh" "$3" "$1/pretrain_gpt" --mock-data --lr 1e-4 --lr-decay-style constant \
-    --attention-dropout 0 --hidden-dropout 0 --eval-iters 0 --loss-csv run.csv "${@:5}" </dev/null >run.log 2>&1 || { tail -5 run.log; exit 1; }
-  tail -n +5 run.csv | cut -d, -f8 | median >>"$2.ms"
-  echo >>"$2.ms"
-  tail -1 run.csv | cut -d, -f3 >"$2.loss"
-}
-
 echo "| size | mesh | ms, the first | ms, the second | second / first |"
 echo "|---|---|---|---|---|"
 for size in hidden-384 gpt2; do
@@ -29,7 +21,7 @@ for size in hidden-384 gpt2; do
     for ((round = 0; round < rounds; ++round)); do
       for k in 0 1; do
         # shellcheck disable=SC2086
-        run "${folders[k]}" "$size-$mesh-$k" "$ranks" "$threads" ${shapes[$size]} $flags
+        time_step "${folders[k]}" "$size-$mesh-$k" "$ranks" "$threads" ${shapes[$size]} $flags
       done
     done
     awk -v size="$size" -v mesh="$mesh" -v a="$(median "$size-$mesh-0.ms")" -v b="$(median "$size-$mesh-1.ms")" \

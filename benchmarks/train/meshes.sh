@@ -11,14 +11,6 @@ medium=(--num-layers 6 --hidden-size 384 --num-attention-heads 6 --seq-length 25
 tutorial=(--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32 --vocab-size 512
   --global-batch-size 8 --micro-batch-size 1 --train-iters 100)
 
-run() { # NAME RANKS THREADS FLAGS...: the median step, ms, to NAME.ms; its last loss to NAME.loss
-  OMP_NUM_THREADS=$3 "$repository/tools/mpirun.sh" "$2" "$bin/pretrain_gpt" --mock-data --lr 1e-4 --lr-decay-style constant \
-    --attention-dropout 0 --hidden-dropout 0 --eval-iters 0 --loss-csv run.csv "${@:4}" </dev/null >run.log 2>&1 || { tail -5 run.log; exit 1; }
-  tail -n +5 run.csv | cut -d, -f8 | median >>"$1.ms"
-  echo >>"$1.ms"
-  tail -1 run.csv | cut -d, -f3 >"$1.loss"
-}
-
 echo "| mesh | precision | ms a step | time / one process | last loss |"
 echo "|---|---|---|---|---|"
 for precision in ${PRECISIONS:-fp32 bf16}; do
@@ -31,7 +23,7 @@ for precision in ${PRECISIONS:-fp32 bf16}; do
     while read -r name ranks threads mesh; do
       names+=("$name")
       # shellcheck disable=SC2086
-      run "$name" "$ranks" "$threads" "${medium[@]}" "${flags[@]}" $mesh
+      time_step "$bin" "$name" "$ranks" "$threads" "${medium[@]}" "${flags[@]}" $mesh
     done <<'END'
 one-process 1 2 --micro-batch-size 8
 dp2-zero0 2 1 --micro-batch-size 4
@@ -41,7 +33,7 @@ dp2-zero3 2 1 --micro-batch-size 4 --zero-stage 3
 tp2 2 1 --micro-batch-size 8 --tensor-model-parallel-size 2
 pp2 2 1 --micro-batch-size 1 --pipeline-model-parallel-size 2
 END
-    run tutorial-tp2pp2 4 1 "${tutorial[@]}" "${flags[@]}" --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --zero-stage 1
+    time_step "$bin" tutorial-tp2pp2 4 1 "${tutorial[@]}" "${flags[@]}" --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --zero-stage 1
   done
   for name in "${names[@]}" tutorial-tp2pp2; do
     awk -v name="$name" -v precision="$precision" -v ms="$(median "$name.ms")" -v one="$(median one-process.ms)" -v loss="$(cat "$name.loss")" \

@@ -140,7 +140,21 @@ class MegatronCore:
             dist_checkpointing.save(self.sharded(is_loading=False) | {"iteration": 3}, str(folder))
 
 
-class Distributed(MegatronCore):
+class Wrapped(MegatronCore):
+    """A run whose model is in a wrapper of Megatron-Core's that has and reduces its gradients."""
+
+    def step(self, tokens):
+        with Cpu():
+            self.wrapped.zero_grad_buffer()
+            self.optimizer.zero_grad()
+            loss = self.loss(tokens)
+            loss.backward()
+            self.wrapped.finish_grad_sync()
+            self.optimizer.step()
+        return loss
+
+
+class Distributed(Wrapped):
     """A run with Megatron-Core's distributed optimizer on tp x dp. `sharding` is the form in which it saves the states, its metadata's
     distrib_optim_sharding_type. With `bucket_size` there are many buckets."""
 
@@ -157,16 +171,6 @@ class Distributed(MegatronCore):
                 self.config, DistributedDataParallelConfig(use_distributed_optimizer=True, grad_reduce_in_fp32=True, **self.buckets), self.model)
             (self.inner,) = distributed_optimizer(self.wrapped, bf16).chained_optimizers
         self.optimizer = self.inner
-
-    def step(self, tokens):
-        with Cpu():
-            self.wrapped.zero_grad_buffer()
-            self.optimizer.zero_grad()
-            loss = self.loss(tokens)
-            loss.backward()
-            self.wrapped.finish_grad_sync()
-            self.optimizer.step()
-        return loss
 
     def states_of(self, p):
         """Joins the ranges that the ranks of dp have."""

@@ -10,7 +10,7 @@ import torch
 import torch.distributed.checkpoint
 from torch.distributed import DeviceMesh
 
-from megatron_core import Cpu, MegatronCore, distributed_optimizer, joined_states
+from megatron_core import Cpu, Wrapped, distributed_optimizer, joined_states
 
 
 class Idle:
@@ -27,7 +27,7 @@ def on_cpu(from_group):
     return staticmethod(lambda group, device_type, *rest, **more: from_group(group, "cpu", *rest, **more))
 
 
-class MegatronFsdp(MegatronCore):
+class MegatronFsdp(Wrapped):
     def __init__(self, shape, length, tp, bf16=False):
         super().__init__(shape, length, 0, bf16, tp)
 
@@ -50,16 +50,6 @@ class MegatronFsdp(MegatronCore):
                 self.model, device=torch.device("cpu"))
             self.optimizer = distributed_optimizer(self.wrapped, bf16)
         self.model = self.wrapped
-
-    def step(self, tokens):
-        with Cpu():
-            self.wrapped.zero_grad_buffer()
-            self.optimizer.zero_grad()
-            loss = self.loss(tokens)
-            loss.backward()
-            self.wrapped.finish_grad_sync()
-            self.optimizer.step()
-        return loss
 
     def named_parameters(self):
         self.wrapped.state_dict_for_save_checkpoint()  # which puts the ranks' parts in place of whole parameters
