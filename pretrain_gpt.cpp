@@ -5,7 +5,7 @@
 //   pretrain_gpt --local-ranks 8 ...                      eight threads of this one
 //
 // framework/run/pretrain.h is the program. To train another model, copy this file and models/gpt,
-// and change the names; tutorials/13_new_model does so.
+// and change the names; tutorials/16_new_model does so.
 #include "models/gpt/gpt_definition.h"
 #include "tools/hf/gpt/convert.h"
 

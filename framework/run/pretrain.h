@@ -35,7 +35,7 @@
 
 namespace anymesh {
 
-// A model with its flags. models/gpt has the GPT's, and tutorials/13_new_model that of a minimal
+// A model with its flags. models/gpt has the GPT's, and tutorials/16_new_model that of a minimal
 // model. The methods are called in this order. Each rank has its own model definition.
 class ModelDefinition {
  public:

@@ -14,7 +14,7 @@ pinned() { sed -n "s/^set($1 \(.*\))$/\1/p" "$repository/cmake/versions.cmake"; 
 for archive in "$repository"/tests/fixtures/deepspeed/z*.tar.xz; do tar xf "$archive"; done
 compare 300 python.py z*
 
-script=$repository/tutorials/14_stay_with_deepspeed/train.py
+script=$repository/tutorials/17_stay_with_deepspeed/train.py
 on() { with_packages 300 "${python[@]}" "$repository/tests/interop/launch.py" "$1" "$script" loop "${@:2}" >"$1.log" 2>&1 || fail "$(tail -5 "$1.log")"; }
 on 4 whole.csv --save ckpt
 "$venv/bin/anymesh" reshard ckpt ckpt3 --dp 3

@@ -101,8 +101,8 @@ excerpt cpp | awk '$1 == "//" && $2 ~ /^[a-z_]+[.]cpp:$/ {file = "fork/" substr(
 excerpt cmake >fork/CMakeLists.txt
 excerpt diff | patch -d fork -p1 >patch.log || fail "the diff of docs/fork.md: $(cat patch.log)"
 ! grep -E 'fuzz|FAILED' patch.log || fail "the diff of docs/fork.md no longer fits"
-# Beside it, the optimizer of lesson 16.
-cp "$here/../../tutorials/16_new_optimizer/pretrain_signum.cpp" fork
+# Beside it, the optimizer of lesson 18.
+cp "$here/../../tutorials/18_new_optimizer/pretrain_signum.cpp" fork
 printf '%s\n' 'add_executable(pretrain_signum pretrain_signum.cpp)' 'target_link_libraries(pretrain_signum PRIVATE my_gpt)' >>fork/CMakeLists.txt
 # LibTorch's headers are parsed once, which is most of the work.
 cat >once.cmake <<'END'

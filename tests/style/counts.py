@@ -65,7 +65,7 @@ def main():
                   if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "MODELS")
     expect("docs/guarantees.md", "families", number(r"Models of (\w+) families", "docs/guarantees.md"), families)
     expect("docs/guarantees.md", "variants", number(r"transformers \((\d+) variants", "docs/guarantees.md"), len(models.keys))
-    expect("tutorials/09_fine_tune", "families", number(r"\[(\w+) families\]", "tutorials/09_fine_tune/README.md"), families)
+    expect("tutorials/12_fine_tune", "families", number(r"\[(\w+) families\]", "tutorials/12_fine_tune/README.md"), families)
     print("\n".join(wrong) or f"the trainer has {lines} lines, {families} families have {len(models.keys)} variants")
     return bool(wrong)
 

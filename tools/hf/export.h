@@ -21,7 +21,7 @@ namespace anymesh {
 //     return anymesh::hf_export(argc, argv, "export_mlp", describe);
 //   }
 //
-// tutorials/13_new_model has a whole one. hf_convert export is one for GPTs. Tensors are streamed,
+// tutorials/16_new_model has a whole one. hf_convert export is one for GPTs. Tensors are streamed,
 // so memory does not grow with the model.
 inline constexpr const char* kHfConfigFile = "config.json";
 

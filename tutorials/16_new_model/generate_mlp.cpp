@@ -2,7 +2,7 @@
 //
 //   generate_mlp --load checkpoints --prompts "In the beginning"
 #include "tools/generate/generate.h"
-#include "tutorials/13_new_model/mlp_definition.h"
+#include "tutorials/16_new_model/mlp_definition.h"
 
 int main(int argc, char** argv) {
   return anymesh::generate(argc, argv, "generate_mlp",

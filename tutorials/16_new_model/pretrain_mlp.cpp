@@ -2,7 +2,7 @@
 //
 //   mpirun -n 8 pretrain_mlp --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2
 //   --zero-stage 1 --num-layers 4 --hidden-size 64 --seq-length 32 --lr 1e-3 --data-path ...
-#include "tutorials/13_new_model/mlp_definition.h"
+#include "tutorials/16_new_model/mlp_definition.h"
 
 int main(int argc, char** argv) {
   return anymesh::pretrain(argc, argv,

@@ -1,4 +1,4 @@
-#include "tutorials/13_new_model/mlp_model.h"
+#include "tutorials/16_new_model/mlp_model.h"
 
 #include <ATen/Functions.h>
 

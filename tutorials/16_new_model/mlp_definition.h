@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "framework/run/pretrain.h"
-#include "tutorials/13_new_model/mlp_model.h"
+#include "tutorials/16_new_model/mlp_model.h"
 
 namespace anymesh {
 

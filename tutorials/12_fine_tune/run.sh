@@ -13,7 +13,7 @@ corpus licences tests/fixtures/data/text.jsonl
 train 2,2,1,0 licences --save "$out/licences"
 say "trained on licences, tp 2 x pp 2: loss $(loss licences 1) at step 1, $(loss licences 60) at step 60"
 
-corpus rights tutorials/09_fine_tune/bill_of_rights.txt --documents paragraph
+corpus rights tutorials/12_fine_tune/bill_of_rights.txt --documents paragraph
 recipe+=(--train-iters 20)
 train 1,1,2,1 scratch
 train 1,1,2,1 tuned --load "$out/licences" --finetune
