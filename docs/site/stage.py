@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """stage.py FOLDER: gathers the pages of the site in FOLDER, for mkdocs.
 
-The repository's pages keep their places. Headers get a page per room, with the comment that opens each header. A link to a file
+The repository's pages keep their places, those in HTML too. Headers get a page per room, with the comment that opens each header. A link to a file
 that is no page leads to a copy of it with numbered lines; with SOURCE_URL=https://host/blob/main/ in the environment, it leads
 there. A link to nothing is an error.
 """
@@ -64,9 +64,7 @@ class Site:
             return target
         path, sharp, anchor = target.partition("#")
         path = posixpath.normpath(posixpath.join(posixpath.dirname(page), path))
-        if path.endswith(".md") and path in self.known:
-            return target
-        if path.endswith(IMAGES) and path in self.known:
+        if path.endswith((".md", ".html", *IMAGES)) and path in self.known:
             return target
         if path + "/README.md" in self.known:
             return posixpath.relpath(path + "/README.md", posixpath.dirname(page) or ".") + sharp + anchor
@@ -82,6 +80,17 @@ class Site:
         for i in range(0, len(parts), 2):
             parts[i] = LINK.sub(lambda m: m[1] + self.rewritten(name, m[2]) + m[3], parts[i])
         self.write(name, "".join(parts))
+
+    def add_html(self, name):
+        """Copies a page in HTML with the files beside it. Its links to pages lead to what mkdocs makes of them."""
+        def rewritten(match):
+            self.rewritten(name, match[1])  # it must lead somewhere
+            return f'href="{re.sub(r"(?:(README)|([^/]*))[.]md", lambda m: ("index" if m[1] else m[2]) + ".html", match[1])}"'
+
+        self.write(name, re.sub(r'href="([^"]+[.]md(?:#[^"]*)?)"', rewritten, (ROOT / name).read_text()))
+        for beside in self.files:
+            if posixpath.dirname(beside) == posixpath.dirname(name) and beside.endswith((".js", ".css")):
+                shutil.copy(ROOT / beside, self.pages / beside)
 
     def add_source(self, path):
         if path in self.folders:
@@ -162,7 +171,8 @@ def navigation(site, headers):
                     key=lambda name: (mentioned.index(name) if name in mentioned else len(mentioned), name))
     others = [name for name in pages if name not in {"README.md", "tutorials/README.md", *lessons, *guides}]
     entries = lambda names: [{title_of(name): name} for name in names]
-    return [{"Home": "README.md"}, {"Lessons": ["tutorials/README.md", *entries(lessons)]}, {"Guides": entries(guides)},
+    moving = [{"See it move": name} for name in site.files if name.endswith(".html")]
+    return [{"Home": "README.md"}, {"Lessons": ["tutorials/README.md", *entries(lessons)]}, *moving, {"Guides": entries(guides)},
             {"Headers": [{room: page} for room, page in headers.items()]}, {"Project": entries(others)}]
 
 
@@ -173,6 +183,8 @@ def main():
     for name in site.files:
         if name.endswith(".md"):
             site.add_page(name)
+        elif name.endswith(".html"):
+            site.add_html(name)
         elif name.endswith(IMAGES) and name.startswith(("docs/", "tutorials/")):
             (site.pages / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, site.pages / name)
