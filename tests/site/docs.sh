@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# Builds the documentation's site (docs/site.sh), checks that its links are checked, and looks at some of its pages in headless
-# Chromium (pages.py). Without Chromium, CI installs it and others skip that part.
+# docs.sh [FOLDER OF THE EXECUTABLES]: builds the documentation's site (docs/site.sh), checks that its links are checked, looks at some of
+# its pages in headless Chromium (pages.py), and moves the page that moves (mesh.py), with plan beside it if it is built. Without
+# Chromium, CI installs it and others skip that part.
 set -euo pipefail
 here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
 cd "$here/../.."
 fail() { echo "FAIL: $*" >&2; exit 1; }
 docs/site.sh
 grep -q 'id="L1"' build/site/source/framework/engine.cpp.html || fail "the sources have no numbered lines"
+grep -q 'href="../plan.html"' build/site/docs/mesh/index.html || fail "the page that moves has no links to pages"
 grep -q '<h2 id="zero_optimizerh">' build/site/headers/framework-zero.html || fail "the headers' manuals are missing"
 
 # A small repository with one page: a good one, then two with a link to nothing and one with a broken formula.
@@ -34,9 +36,14 @@ grep -q 'href="https://host/docs/site.sh#L3"' "$small/build/site/index.html" || 
 for bad in '[x](docs/none.md)' '$a & b$' '[x](tutorials/README.md#none)' '[x](#none)' '[x](none.cpp)' '$\nosuch{1}$' '[x](/etc/passwd)'; do
   ! build "$bad" || fail "nobody complains about $bad"
 done
+mkdir -p "$small/docs/page" && echo '<a href="../none.md">x</a>' >"$small/docs/page/index.html"
+! build '' && grep -q 'docs/page/index.html: links to ../none.md' "$small/log" || fail "nobody complains about a link of a page in HTML"
 echo "ok: links and formulas are checked"
 
 chromium=$("$here/chromium.sh")
 [[ -n $chromium ]] || { echo "skipped: no Chromium (apt-get install chromium)"; exit 77; }
 python3 "$here/pages.py" "$chromium" --site build/site index.html tutorials/index.html tutorials/05_pipeline_parallel/index.html \
-    docs/scaling.html headers/framework-zero.html source/framework/engine.cpp.html
+    docs/scaling.html docs/mesh/index.html headers/framework-zero.html source/framework/engine.cpp.html
+plan=${1:-build/release/bin}/plan
+[[ -x $plan ]] || plan=
+python3 "$here/mesh.py" "$chromium" build/site/docs/mesh/index.html ${plan:+"$plan"}
