@@ -112,7 +112,7 @@ function highlight(rank) {
 
 const ZERO = [["parameters", 3], ["gradients", 2], ["optimizer state", 1]];  // and the first stage that has a partition
 
-// What a rank holds, in words.
+// The holdings of a rank in words.
 function holdingsOf(c, k, stage, at, cut) {
   const slice = (size, part, of) => `${listed([part * size / of, (part + 1) * size / of - 1])} of ${size}`;
   const qkv = (c.heads + 2 * c.keyHeads) * c.headDim, experts = c.experts > 1, own = c.experts / k.ep;
