@@ -13,7 +13,7 @@ namespace anymesh {
 Engine::Engine(StageModule& stage, const ProcessGrid& grid, EngineConfig config)
     : stage_(stage),
       optimizer_(freeze_params(stage.params(), config.freeze, *grid.pp), grid, config.zero),
-      pipeline_(stage, grid),
+      pipeline_(stage, grid, config.pipeline_schedule == "zb-h1"),
       run_{grid, stage, optimizer_, std::move(config), stage.params()[0].tensor.scalar_type()},
       state_{.dropout_seed = run_.config.dropout_seed, .scaler = run_.config.scaler} {
   stage.runner().set_observer(&optimizer_);
@@ -77,6 +77,7 @@ std::vector<torch::Tensor> Engine::predict(std::vector<MicroBatch> batches) {
 std::filesystem::path Engine::save_checkpoint(const std::filesystem::path& save_dir,
                                               const SaveOptions& options) {
   finish_save();
+  optimizer_.finish_gather();
   pending_ = std::make_unique<PendingSave>(save_dir, run_, state_, options, snapshot_);
   const std::filesystem::path path = pending_->path();
   if (!options.async) finish_save();
@@ -104,7 +105,8 @@ Progress Engine::save_progress() const { return pending_ ? pending_->progress() 
 
 std::filesystem::path Engine::save_16bit_model(const std::filesystem::path& save_dir,
                                                const std::string& save_filename,
-                                               bool exclude_frozen_parameters) const {
+                                               bool exclude_frozen_parameters) {
+  optimizer_.finish_gather();
   return anymesh::save_16bit_model(save_dir, save_filename, run_, exclude_frozen_parameters);
 }
 
@@ -116,6 +118,7 @@ SaveSize Engine::save_size(const std::filesystem::path& save_dir,
 LoadResult Engine::load_checkpoint(const std::filesystem::path& load_dir,
                                    const LoadOptions& options) {
   finish_save();
+  optimizer_.finish_gather();
   return anymesh::load_checkpoint(load_dir, run_, options, state_);
 }
 

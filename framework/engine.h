@@ -34,7 +34,8 @@ class Engine {
 
   // Runs one optimizer step on this dp rank's micro-batches. Throws at the first loss or gradient
   // norm that is not finite, before it changes a weight. In fp16 a norm that is not finite only
-  // skips the step (loss_scaler.h).
+  // skips the step (loss_scaler.h). With .zero.overlap_param_gather the next forward, save or load
+  // completes the module's parameters.
   StepReport train_batch(const std::vector<MicroBatch>& batches);
   // Returns the mean loss over the micro-batches of all dp ranks.
   double eval_batch(const std::vector<MicroBatch>& batches);
@@ -63,7 +64,7 @@ class Engine {
   Progress save_progress() const;
   std::filesystem::path save_16bit_model(const std::filesystem::path& save_dir,
                                          const std::string& save_filename = "pytorch_model.bin",
-                                         bool exclude_frozen_parameters = false) const;
+                                         bool exclude_frozen_parameters = false);
   SaveSize save_size(const std::filesystem::path& save_dir, const SaveOptions& options = {}) const;
   LoadResult load_checkpoint(const std::filesystem::path& load_dir,
                              const LoadOptions& options = {});

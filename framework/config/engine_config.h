@@ -36,7 +36,7 @@ struct ZeroConfig {
   OptimizerConfig optimizer;
   double weight_decay = 0.01;
   double clip_grad = 1.0;  // 0 = no clipping
-  bool grad_reduce_in_bf16 = false;
+  bool grad_reduce_in_bf16 = false, overlap_param_gather = false;
   OffloadConfig offload;
 };
 
@@ -69,7 +69,8 @@ struct EngineConfig {
   LrSchedule schedule;
   LossScaler scaler;  // for fp16
   int64_t global_batch_size = 1, micro_batch_size = 1;
-  BatchRamp ramp;  // towards global_batch_size
+  BatchRamp ramp;                          // towards global_batch_size
+  std::string pipeline_schedule = "1f1b";  // or "zb-h1" (pipeline/schedule.h)
   bool activation_checkpointing = false;
   std::vector<std::string> freeze;  // patterns for freeze_params() (param_spec.h)
   bool check_for_nan = true;

@@ -28,6 +28,10 @@ void add_parallel_flags(FlagTable& flags, ParallelConfig& parallel, EngineConfig
             "cut a stage's layers into chunks of so many, which lie apart in the model: micro-"
             "batches come through a stage once for each chunk, and stages wait that much less",
             {.shown = "one chunk", .least = 0});
+  flags.add("pipeline-schedule", engine.pipeline_schedule,
+            "order of the stages' work: 1f1b, or zb-h1, which makes the gradients of weights where "
+            "a stage would wait, and holds more activations",
+            {.choices = {"1f1b", "zb-h1"}});
   flags.add("expert-model-parallel-size", parallel.ep,
             "ranks that share a layer's experts, out of the data-parallel ones; tokens travel to "
             "the experts that they choose",
@@ -180,6 +184,10 @@ void add_optimizer_flags(FlagTable& flags, EngineConfig& engine) {
             "and 3; NCCL rounds at each addition",
             {.needs = {"--bf16", "--zero-stage above 0"},
              .excludes = {"--same-bits, which sends exact sums"}});
+  flags.add("overlap-param-gather", engine.zero.overlap_param_gather,
+            "gather new parameters beside the next forward, unit by unit, and not before it",
+            {.needs = {"--zero-stage above 0"},
+             .excludes = {"--zero-stage 3, which gathers parameters where they are used"}});
   flags.add("freeze", engine.freeze,
             "do not train parameters whose name matches one of these regular expressions");
 }

@@ -22,7 +22,8 @@ constexpr Foreign kForeignFlags[] = {
     {"deepspeed"},
     {"local-rank|local_rank|lazy-mpu-init|DDP-impl", kValue},
     {"no-contiguous-buffers-in-local-ddp|no-scatter-gather-tensors-in-pipeline|"
-     "overlap-p2p-communication|use-ring-exchange-p2p|no-async-tensor-model-parallel-allreduce|"
+     "overlap-p2p-communication|overlap-grad-reduce|use-ring-exchange-p2p|no-async-tensor-model-"
+     "parallel-allreduce|"
      "no-gradient-accumulation-fusion|no-masked-softmax-fusion"},
     {"exit-signal-handler"},  // always on
     {"no-bias-dropout-fusion|no-persist-layer-norm|disable-mem-efficient-ln|use-flash-attn|"

@@ -37,6 +37,17 @@ void check_mesh(const ParallelConfig& parallel, const RunConfig& run, int world_
           below + model_ranks);
 }
 
+void check_pipeline(const ParallelConfig& parallel, const std::string& schedule) {
+  if (schedule == "1f1b") return;
+  const std::string given = "--pipeline-schedule " + schedule;
+  require(parallel.pp > 1, given, " needs stages that wait for each other, got ",
+          with("--pipeline-model-parallel-size", parallel.pp),
+          "; leave it out, or use --pipeline-model-parallel-size 2");
+  require(parallel.layers_per_chunk == 0, given, " has stages of one chunk, got ",
+          with("--num-layers-per-virtual-pipeline-stage", parallel.layers_per_chunk),
+          "; leave one of them out");
+}
+
 void check_experts(const ParallelConfig& parallel, int64_t dp) {
   const std::string ep = with("--expert-model-parallel-size", parallel.ep),
                     etp = with("--expert-tensor-parallel-size", parallel.etp),
@@ -255,6 +266,7 @@ void validate(const Config& config, int world_size) {
   const EngineConfig& engine = config.engine;
   check_flags(config);
   check_mesh(parallel, config.run, world_size);
+  check_pipeline(parallel, engine.pipeline_schedule);
   check_device(config.device);
   check_same_bits(parallel);
   check_offload(engine.zero.offload, engine.zero.stage);

@@ -20,7 +20,7 @@ struct TokenExchange::Plan : torch::CustomClassHolder {
   torch::Tensor places;                 // [t, K]: the row of each choice
   torch::Tensor sorted, arrived;        // [r]: the arrived row at each place by expert; and back
   std::vector<int64_t> sent, received;  // rows, by rank
-  std::vector<int64_t> counts;          // rows, by expert
+  RowGroups groups;                     // rows, by expert
 
   int64_t chosen() const { return places.size(1); }
 
@@ -107,13 +107,15 @@ TokenExchange::TokenExchange(const torch::Tensor& experts, int64_t count, const 
     const std::vector<int64_t> each(static_cast<size_t>(ranks), own);
     ep.group->all_to_all(theirs, mine, each, each);
   }
+  const torch::Tensor here = rows[ranks > 1 ? 1 : 0].view({ranks, own}).sum(0);
+  plan_->groups.ends = here.cumsum(0).to(torch::kInt);
   rows = rows.cpu();  // the one wait
   const auto sums = [&](int64_t which, int64_t dim) {
     const torch::Tensor sum = rows[which].view({ranks, own}).sum(dim);
     return std::vector<int64_t>(sum.const_data_ptr<int64_t>(),
                                 sum.const_data_ptr<int64_t>() + sum.numel());
   };
-  plan_->counts = sums(ranks > 1 ? 1 : 0, 0);
+  plan_->groups.counts = sums(ranks > 1 ? 1 : 0, 0);
   if (ranks == 1) return;
   plan_->sent = sums(0, 1);
   plan_->received = sums(1, 1);
@@ -137,6 +139,6 @@ torch::Tensor TokenExchange::bring_back(const torch::Tensor& rows,
   return BringBack::apply(rows, weights, plan_);
 }
 
-const std::vector<int64_t>& TokenExchange::counts() const { return plan_->counts; }
+const RowGroups& TokenExchange::groups() const { return plan_->groups; }
 
 }  // namespace anymesh

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "framework/comm/expert_parallel.h"
+#include "framework/kernels/grouped_linear.h"
 
 namespace anymesh {
 
@@ -10,7 +11,7 @@ namespace anymesh {
 //
 //   const TokenExchange exchange(experts, /*count=*/E, ep);  // experts [t, K]
 //   torch::Tensor rows = exchange.send(x);                   // [t, h] -> [r, h]
-//   ... each of this rank's experts works on its exchange.counts()[e] rows, one after the other ...
+//   ... each of this rank's experts works on its rows, one of exchange.groups() ...
 //   torch::Tensor y = exchange.bring_back(rows, weights);    // [r, h], [t, K] -> [t, h]
 //
 //   y = sum over k of weights_k rows_k, in the order of k
@@ -27,7 +28,7 @@ class TokenExchange {
 
   torch::Tensor send(const torch::Tensor& x) const;
   torch::Tensor bring_back(const torch::Tensor& rows, const torch::Tensor& weights) const;
-  const std::vector<int64_t>& counts() const;  // rows of each expert of this rank
+  const RowGroups& groups() const;  // the rows of each expert of this rank
 
   struct Plan;
 

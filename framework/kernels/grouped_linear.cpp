@@ -3,6 +3,9 @@
 #include <ATen/Functions.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
+
+#include "framework/kernels/gradient_sink.h"
 #include "framework/kernels/linear.h"
 
 namespace anymesh {
@@ -11,64 +14,96 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::tensor_list;
 
-// Calls work(e, first, n) for each group of rows.
-template <class Work>
-void for_groups(const std::vector<int64_t>& counts, const Work& work) {
-  int64_t first = 0;
-  for (size_t e = 0; e < counts.size(); ++e) {
-    work(static_cast<int64_t>(e), first, counts[e]);
-    first += counts[e];
-  }
+// Returns the columns of y [r, n * weights] that belong to weight i.
+torch::Tensor columns(const torch::Tensor& y, size_t i, size_t weights) {
+  const int64_t n = y.size(1) / static_cast<int64_t>(weights);
+  return y.narrow(1, static_cast<int64_t>(i) * n, n);
 }
 
-struct GroupedLinear : torch::autograd::Function<GroupedLinear> {
-  static torch::Tensor forward(AutogradContext* ctx, const torch::Tensor& x, at::TensorList weights,
-                               const std::vector<int64_t>& counts) {
-    const int64_t n = weights[0].size(1);
-    const torch::Tensor y =
-        at::empty({x.size(0), n * static_cast<int64_t>(weights.size())}, x.options());
-    for_groups(counts, [&](int64_t e, int64_t first, int64_t rows) {
-      const torch::Tensor own = x.narrow(0, first, rows);
+// A product for each group and weight.
+struct OneByOne {
+  static torch::Tensor y(const torch::Tensor& x, const tensor_list& weights,
+                         const RowGroups& groups) {
+    const auto n = static_cast<int64_t>(weights.size()) * weights[0].size(1);
+    const torch::Tensor y = at::empty({x.size(0), n}, x.options());
+    for_groups(groups.counts, [&](int64_t e, int64_t first, int64_t rows) {
       for (size_t i = 0; rows > 0 && i < weights.size(); ++i)
-        linear_into(y.narrow(0, first, rows).narrow(1, static_cast<int64_t>(i) * n, n), own,
+        linear_into(columns(y, i, weights.size()).narrow(0, first, rows), x.narrow(0, first, rows),
                     weights[i][e]);
     });
+    return y;
+  }
+  static torch::Tensor dx(const torch::Tensor& dy, const tensor_list& weights,
+                          const RowGroups& groups) {
+    const torch::Tensor dx = at::empty({dy.size(0), weights[0].size(2)}, dy.options());
+    for_groups(groups.counts, [&](int64_t e, int64_t first, int64_t rows) {
+      for (size_t i = 0; rows > 0 && i < weights.size(); ++i)
+        linear_dx_into(dx.narrow(0, first, rows),
+                       columns(dy, i, weights.size()).narrow(0, first, rows), weights[i][e],
+                       /*add=*/i > 0);
+    });
+    return dx;
+  }
+};
+
+// A product for each weight.
+struct AtOnce {
+  static torch::Tensor y(const torch::Tensor& x, const tensor_list& weights,
+                         const RowGroups& groups) {
+    tensor_list each;
+    for (const torch::Tensor& weight : weights)
+      each.push_back(at::_grouped_mm(x, weight.transpose(1, 2), groups.ends));
+    return each.size() == 1 ? each[0] : at::cat(each, 1);
+  }
+  static torch::Tensor dx(const torch::Tensor& dy, const tensor_list& weights,
+                          const RowGroups& groups) {
+    torch::Tensor dx;
+    for (size_t i = 0; i < weights.size(); ++i) {
+      const torch::Tensor part =
+          at::_grouped_mm(columns(dy, i, weights.size()), weights[i], groups.ends);
+      dx = i == 0 ? part : dx.add_(part);
+    }
+    return dx;
+  }
+};
+
+torch::Tensor dw(const torch::Tensor& dy, const torch::Tensor& x,
+                 const std::vector<int64_t>& counts) {
+  const torch::Tensor dw =
+      at::empty({static_cast<int64_t>(counts.size()), dy.size(1), x.size(1)}, x.options());
+  for_groups(counts, [&](int64_t e, int64_t first, int64_t rows) {
+    if (rows == 0)
+      dw[e].zero_();
+    else
+      linear_dw_into(dw[e], dy.narrow(0, first, rows), x.narrow(0, first, rows));
+  });
+  return dw;
+}
+
+template <class Products>
+struct GroupedLinear : torch::autograd::Function<GroupedLinear<Products>> {
+  static torch::Tensor forward(AutogradContext* ctx, const torch::Tensor& x, at::TensorList weights,
+                               const RowGroups& groups) {
     tensor_list saved = weights.vec();
-    saved.push_back(x);
+    const torch::Tensor y = Products::y(x, saved, groups);
+    saved.insert(saved.end(), {x, groups.ends});
     ctx->save_for_backward(saved);
-    ctx->saved_data["counts"] = counts;
+    ctx->saved_data["counts"] = groups.counts;
     return y;
   }
 
   static tensor_list backward(AutogradContext* ctx, tensor_list grads) {
     tensor_list weights = ctx->get_saved_variables();
+    const RowGroups groups{ctx->saved_data["counts"].toIntVector(), weights.back()};
+    weights.pop_back();
     const torch::Tensor x = weights.back(), dy = grads[0].contiguous();
     weights.pop_back();
-    const int64_t n = weights[0].size(1);
-    const std::vector<int64_t> counts = ctx->saved_data["counts"].toIntVector();
-    const auto gradients_of = [&](size_t i) {
-      return dy.narrow(1, static_cast<int64_t>(i) * n, n);
-    };
-    tensor_list out(weights.size() + 2);  // of x, the weights and the counts
-    if (ctx->needs_input_grad(0)) {
-      out[0] = at::empty_like(x);
-      for_groups(counts, [&](int64_t e, int64_t first, int64_t rows) {
-        for (size_t i = 0; rows > 0 && i < weights.size(); ++i)
-          linear_dx_into(out[0].narrow(0, first, rows), gradients_of(i).narrow(0, first, rows),
-                         weights[i][e], /*add=*/i > 0);
-      });
-    }
-    for (size_t i = 0; i < weights.size(); ++i) {
-      if (!ctx->needs_input_grad(i + 1)) continue;
-      torch::Tensor& dw = out[i + 1] = at::empty_like(weights[i]);
-      for_groups(counts, [&](int64_t e, int64_t first, int64_t rows) {
-        if (rows == 0) {
-          dw[e].zero_();
-        } else {
-          linear_dw_into(dw[e], gradients_of(i).narrow(0, first, rows), x.narrow(0, first, rows));
-        }
-      });
-    }
+    tensor_list out(weights.size() + 2);  // of x, the weights and the groups
+    if (ctx->needs_input_grad(0)) out[0] = Products::dx(dy, weights, groups);
+    for (size_t i = 0; i < weights.size(); ++i)
+      if (ctx->needs_input_grad(i + 1))
+        out[i + 1] =
+            gradient_of_groups(columns(dy, i, weights.size()), x, groups.counts, weights[i], dw);
     return out;
   }
 };
@@ -76,8 +111,18 @@ struct GroupedLinear : torch::autograd::Function<GroupedLinear> {
 }  // namespace
 
 torch::Tensor grouped_linear(const torch::Tensor& x, const std::vector<torch::Tensor>& weights,
-                             const std::vector<int64_t>& counts) {
-  return GroupedLinear::apply(x.contiguous(), at::TensorList(weights), counts);
+                             const RowGroups& groups) {
+  const bool at_once =
+      x.is_cuda() && x.scalar_type() == torch::kBFloat16 &&
+      std::ranges::all_of(weights[0].sizes().slice(1), [](int64_t n) { return n % 8 == 0; });
+  if (at_once) return grouped_linear_at_once(x, weights, groups);
+  return GroupedLinear<OneByOne>::apply(x.contiguous(), at::TensorList(weights), groups);
+}
+
+torch::Tensor grouped_linear_at_once(const torch::Tensor& x,
+                                     const std::vector<torch::Tensor>& weights,
+                                     const RowGroups& groups) {
+  return GroupedLinear<AtOnce>::apply(x.contiguous(), at::TensorList(weights), groups);
 }
 
 }  // namespace anymesh

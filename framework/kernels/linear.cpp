@@ -140,18 +140,24 @@ struct Linear : torch::autograd::Function<Linear<Products>> {
     const torch::Tensor &x = saved[0], &weight = saved[1], &bias = saved[2],
                         dy = grads[0].contiguous();
     const auto shared = ctx->saved_data.find("shared");
-    const auto* const input = shared == ctx->saved_data.end()
-                                  ? nullptr
-                                  : static_cast<SharedInput*>(shared->second.toCapsule().get());
-    SharedInput::Wait whole = [&] { return x; }, gradient = [] { return torch::Tensor(); };
-    if (input && ctx->needs_input_grad(1)) whole = input->start_whole(x);
+    const c10::intrusive_ptr<SharedInput> input =
+        shared == ctx->saved_data.end()
+            ? nullptr
+            : c10::static_intrusive_pointer_cast<SharedInput>(shared->second.toCapsule());
+    SharedInput::Wait whole = [x] { return x; }, gradient = [] { return torch::Tensor(); };
+    if (input && ctx->needs_input_grad(1)) {
+      if (puts_off(weight))  // with the product
+        whole = [input, x] { return input->start_whole(x)(); };
+      else
+        whole = input->start_whole(x);
+    }
     if (ctx->needs_input_grad(0)) {
       const torch::Tensor dx = Products::dx(dy, weight);
       gradient = [dx] { return dx; };
       if (input) gradient = input->start_gradient(dx);
     }
     torch::Tensor dw, db;
-    if (ctx->needs_input_grad(1)) dw = gradient_of_product(dy, whole(), weight, Products::dw);
+    if (ctx->needs_input_grad(1)) dw = gradient_of_product(dy, whole, weight, Products::dw);
     if (bias.defined() && ctx->needs_input_grad(2)) db = bias_gradient(bias, dy);
     return {gradient(), dw, db, {}};
   }
@@ -239,8 +245,7 @@ void linear_dw_into(const torch::Tensor& dw, const torch::Tensor& dy, const torc
 
 torch::Tensor blocked_linear(const torch::Tensor& x, const torch::Tensor& weight,
                              const torch::Tensor& bias) {
-  const bool plain = x.is_cpu() && !can_block(x, weight) && !widens(x);
-  return plain ? at::linear(x, weight, bias) : shared_linear({}, x, weight, bias);
+  return shared_linear({}, x, weight, bias);
 }
 
 torch::Tensor shared_linear(const c10::intrusive_ptr<SharedInput>& input, const torch::Tensor& x,

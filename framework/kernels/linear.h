@@ -25,9 +25,9 @@ class SharedInput : public torch::CustomClassHolder {
 // On some CPUs fp32 and bf16 run in blocks of LibTorch's brgemm. Sums are kept in fp32 and rounded
 // once, with the bias, and the number of threads does not change a bit. A call takes 5 us, where
 // at::linear needs 20 before it multiplies bf16. On an x86 CPU without instructions for bf16 or
-// fp16, LibTorch works element by element, so this calls widened_linear(). All other cases,
-// including sides that are not multiples of 16, use at::linear. On a GPU its products are
-// LibTorch's too, but a weight's sink gets the gradient right from the product.
+// fp16, LibTorch works element by element, so this calls widened_linear(). In all other cases,
+// including sides that are not multiples of 16, the products are LibTorch's. A weight's sink gets
+// the gradient right from the product, or makes it later.
 torch::Tensor blocked_linear(const torch::Tensor& x, const torch::Tensor& weight,
                              const torch::Tensor& bias = {});
 // The same of what `input` makes of x.

@@ -75,8 +75,8 @@ struct InFlight {
 
 }  // namespace
 
-PipelineEngine::PipelineEngine(StageModule& stage, const ProcessGrid& grid)
-    : stage_(stage), grid_(grid) {
+PipelineEngine::PipelineEngine(StageModule& stage, const ProcessGrid& grid, bool splits_backward)
+    : stage_(stage), grid_(grid), splits_backward_(splits_backward) {
   if (stage.chunks() != grid.topology.chunks)
     throw UserError(
         "--num-layers-per-virtual-pipeline-stage: a stage of this model is one run of layers, "
@@ -101,7 +101,9 @@ const std::vector<Slot>& PipelineEngine::slots(bool trains, size_t micro_batches
                             grid_.topology.chunks};
   std::vector<std::vector<Step>> steps;
   for (int stage = 0; stage < shape.stages; ++stage)
-    steps.push_back(trains ? one_f_one_b(stage, shape) : forwards(shape));
+    steps.push_back(!trains            ? forwards(shape)
+                    : splits_backward_ ? zero_bubble(stage, shape)
+                                       : one_f_one_b(stage, shape));
   return found->second = slots_of(grid_.coord.pp, steps, shape.chunks);
 }
 
@@ -113,6 +115,9 @@ std::vector<torch::Tensor> PipelineEngine::run(const std::vector<Slot>& slots,
   std::vector<torch::Tensor> outputs;  // of the model's last part
   Mail mail(*grid_.pp, stage_);
 
+  const auto is_last = [&](const Step& step) {
+    return static_cast<size_t>(step.micro_batch) + 1 == batches.size();
+  };
   const auto forward = [&](const Step& step, const torch::Tensor& input) {
     RECORD_PHASE_OF(step.micro_batch, "forward");
     const bool trains = at::GradMode::is_enabled();
@@ -128,24 +133,35 @@ std::vector<torch::Tensor> PipelineEngine::run(const std::vector<Slot>& slots,
   // The first stage has no backward if all of its parameters are frozen.
   const auto backward = [&](const Step& step, torch::Tensor gradient) {
     RECORD_PHASE_OF(step.micro_batch, "backward");
+    stage_.runner().begin_backward(splits_backward_, is_last(step));
     std::deque<InFlight>& oldest = in_flight[static_cast<size_t>(step.chunk)];
     const InFlight done = std::move(oldest.front());
     oldest.pop_front();
     if (!gradient.defined()) gradient = torch::full_like(done.output, gradient_scale);
     if (done.output.requires_grad()) torch::autograd::backward({done.output}, {gradient});
-    stage_.runner().after_backward();
+    stage_.runner().end_backward();
     return done.input.defined() ? done.input.grad() : torch::Tensor();
   };
-
-  for (const Slot& slot : slots) {
-    torch::Tensor result;
-    if (slot.step) {
-      const torch::Tensor input = mail.take(*slot.step);
-      result =
-          slot.step->op == Op::Forward ? forward(*slot.step, input) : backward(*slot.step, input);
+  const auto weights = [&](const Step& step) {
+    RECORD_PHASE_OF(step.micro_batch, "weights");
+    stage_.runner().make_gradients(is_last(step));
+    return torch::Tensor();
+  };
+  const auto run_step = [&](const Step& step) {
+    const torch::Tensor input = mail.take(step);
+    switch (step.op) {
+      case Op::Forward:
+        return forward(step, input);
+      case Op::Backward:
+        return backward(step, input);
+      case Op::Weights:
+        return weights(step);
     }
-    mail.start(slot, result);
-  }
+    return torch::Tensor();
+  };
+
+  for (const Slot& slot : slots)
+    mail.start(slot, slot.step ? run_step(*slot.step) : torch::Tensor());
   mail.end_all();
   return outputs;
 }

@@ -16,11 +16,11 @@ namespace anymesh {
 // value.
 class PipelineEngine {
  public:
-  // Collective over grid.pp. Throws UserError if the stage has not as many chunks as the mesh.
-  PipelineEngine(StageModule& stage, const ProcessGrid& grid);
+  // `splits_backward`: by zero_bubble(), else by one_f_one_b() (schedule.h). Collective over grid.pp.
+  // Throws UserError if the stage has not as many chunks as the mesh.
+  PipelineEngine(StageModule& stage, const ProcessGrid& grid, bool splits_backward = false);
 
-  // Runs forward and backward of all micro-batches by 1F1B (schedule.h); gradients go to the
-  // leaves. `gradient_scale` is d objective / d (mean loss of one micro-batch): 1 / (micro-batches
+  // Runs forward and backward of all micro-batches; gradients go to the leaves. `gradient_scale` is d objective / d (mean loss of one micro-batch): 1 / (micro-batches
   // of all dp ranks) for the mean over the global batch. Returns the losses of the last stage, on
   // its device, which may still be computing them.
   std::vector<torch::Tensor> forward_backward(const std::vector<MicroBatch>& batches,
@@ -40,6 +40,7 @@ class PipelineEngine {
 
   StageModule& stage_;
   const ProcessGrid& grid_;
+  const bool splits_backward_;
   std::map<std::pair<bool, size_t>, std::vector<Slot>> slots_;  // for training, or for forwards
 };
 

@@ -24,6 +24,7 @@ using Place = std::pair<int, Step>;  // a stage and its step
 
 // Returns who needs the result of a step; nobody needs that of the model's two ends.
 std::optional<Place> user_of(int stage, const Step& step, int stages, int chunks) {
+  if (step.op == Op::Weights) return {};
   const bool forward = step.op == Op::Forward;
   const int part = step.chunk * stages + stage + (forward ? 1 : -1);
   if (part < 0 || part == stages * chunks) return {};
@@ -31,6 +32,7 @@ std::optional<Place> user_of(int stage, const Step& step, int stages, int chunks
 }
 
 bool needs_input(int stage, const Step& step, int stages, int chunks) {
+  if (step.op == Op::Weights) return false;
   const int part = step.chunk * stages + stage;
   return part != (step.op == Op::Forward ? 0 : stages * chunks - 1);
 }
@@ -49,6 +51,18 @@ std::vector<Step> one_f_one_b(int stage, const PipelineShape& shape) {
     if (warmup + i < forward.size()) steps.push_back(forward[warmup + i]);
     steps.push_back(backward[i]);
   }
+  return steps;
+}
+
+std::vector<Step> zero_bubble(int stage, const PipelineShape& shape) {
+  std::vector<Step> steps;
+  for (const Step& step : one_f_one_b(stage, shape)) {
+    steps.push_back(step);
+    if (step.op == Op::Backward && step.micro_batch >= stage)
+      steps.push_back({Op::Weights, step.micro_batch - stage});
+  }
+  for (int i = std::max(shape.micro_batches - stage, 0); i < shape.micro_batches; ++i)
+    steps.push_back({Op::Weights, i});
   return steps;
 }
 

@@ -9,7 +9,11 @@ namespace anymesh {
 // The work of a pipeline's stages as data: there is no communication here. A stage has one run of
 // consecutive layers, or several (chunks), each of which is a stage of its own: chunk c of stage s
 // is the (c * stages + s)th part of the model.
-enum class Op { Forward, Backward };
+enum class Op {
+  Forward,
+  Backward,  // makes the gradients of parameters too, unless the schedule has Weights
+  Weights
+};
 struct Step {
   Op op;
   int micro_batch, chunk = 0;
@@ -33,6 +37,18 @@ struct PipelineShape {
 // more activations.
 // REQUIRES: stages divide the micro-batches if there are several chunks.
 std::vector<Step> one_f_one_b(int stage, const PipelineShape& shape);
+
+// The same with backwards in two halves (ZB-H1; arXiv:2401.10241, section 2.3). Backward makes the
+// gradient that the stage before waits for. Weights makes those of the parameters, and is put off by
+// as many micro-batches as there are stages before, where it fills the time in which the stage would
+// wait. No stage holds the tensors of more than min(stages, micro-batches) micro-batches.
+//
+//   stage 1 of 2, 4 micro-batches:  F0 B0 F1 B1 W0 F2 B2 W1 F3 B3 W2 W3
+//
+// If all three take one slot, and there are at least as many micro-batches as stages, a stage waits
+// stages - 1 slots; by one_f_one_b() it waits three times that.
+// REQUIRES: one chunk.
+std::vector<Step> zero_bubble(int stage, const PipelineShape& shape);
 
 // The same without backward, of any number of micro-batches.
 std::vector<Step> forwards(const PipelineShape& shape);

@@ -61,8 +61,4 @@ torch::Tensor UnitRunner::run(int unit, const torch::Tensor& hidden, const Forwa
   return output;
 }
 
-void UnitRunner::after_backward() const {
-  if (observer_) observer_->after_backward();
-}
-
 }  // namespace anymesh

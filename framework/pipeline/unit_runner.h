@@ -7,14 +7,20 @@
 namespace anymesh {
 
 // Is told when a unit of a stage (its embedding, one layer, its head) is about to be used and when
-// it is done. ZeRO stage 3 is one: it holds a unit's parameters only in between.
+// it is done. ZeRO is one: at stage 3 it holds a unit's parameters only in between.
 class UnitObserver {
  public:
   virtual ~UnitObserver() = default;
   virtual void before_forward(int unit) = 0;
   virtual void after_forward(int unit) = 0;
   virtual void before_backward(int unit) = 0;
-  virtual void after_backward() = 0;  // once per micro-batch
+
+  // Around the backward of a micro-batch, which is the last of the step for its chunk or not. With
+  // `splits` it puts off the gradients of parameters, until make_gradients().
+  virtual void begin_backward(bool splits, bool is_last) = 0;
+  virtual void end_backward() = 0;
+  // Makes the gradients of the oldest backward that put them off.
+  virtual void make_gradients(bool is_last) = 0;
 };
 
 // Runs the units of a stage. A model calls run() for each and is otherwise unaware of the observer
@@ -31,8 +37,17 @@ class UnitRunner {
   void set_observer(UnitObserver* observer) { observer_ = observer; }
   void set_recompute(bool recompute) { recompute_ = recompute; }
 
+  void begin_backward(bool splits, bool is_last) const {
+    if (observer_) observer_->begin_backward(splits, is_last);
+  }
+  void end_backward() const {
+    if (observer_) observer_->end_backward();
+  }
+  void make_gradients(bool is_last) const {
+    if (observer_) observer_->make_gradients(is_last);
+  }
+
   torch::Tensor run(int unit, const torch::Tensor& hidden, const Forward& forward) const;
-  void after_backward() const;
 
  private:
   UnitObserver* observer_ = nullptr;

@@ -275,6 +275,7 @@ void settle(CommandLine& line, Communicator& world) {
   std::erase_if(engine.settings, [](const Setting& setting) {
     return setting.flag == "local-ranks" || setting.flag.starts_with("pretend-rank") ||
            setting.flag == "num-layers-per-virtual-pipeline-stage" ||
+           setting.flag == "pipeline-schedule" || setting.flag == "overlap-param-gather" ||
            setting.flag == "recompute-modules";
   });  // a checkpoint keeps no flag that says where or when its numbers were computed
 }

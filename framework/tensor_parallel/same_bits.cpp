@@ -50,7 +50,9 @@ struct Column : torch::autograd::Function<Column> {
       dx = tree_leave(
           fixed_dx_in_blocks(dy, weight, tp.blocks_here(), ctx->saved_data["parts"].toInt()),
           x.scalar_type(), tp);
-    if (ctx->needs_input_grad(1)) dw = gradient_of_product(dy, x, weight, fixed_dw);
+    if (ctx->needs_input_grad(1))
+      dw = gradient_of_product(
+          dy, [x] { return x; }, weight, fixed_dw);
     if (bias.defined() && ctx->needs_input_grad(2)) db = bias_gradient(bias, dy);
     return {dx, dw, db, {}, {}};
   }
@@ -73,7 +75,9 @@ struct Row : torch::autograd::Function<Row> {
     const torch::Tensor whole = gather_sequence(dy, kept(ctx));
     torch::Tensor dx, dw, db;
     if (ctx->needs_input_grad(0)) dx = fixed_dx(whole, weight);
-    if (ctx->needs_input_grad(1)) dw = gradient_of_product(whole, x, weight, fixed_dw);
+    if (ctx->needs_input_grad(1))
+      dw = gradient_of_product(
+          whole, [x] { return x; }, weight, fixed_dw);
     if (bias.defined() && ctx->needs_input_grad(2)) db = bias_gradient(bias, dy);
     return {dx, dw, db, {}};
   }

@@ -6,8 +6,26 @@
 #include <utility>
 
 #include "framework/kernels/adamw_sweeps.h"
+#include "framework/kernels/gradient_sink.h"
 
 namespace anymesh {
+namespace {
+
+// Whether LibTorch adds a product of tensors such as dy to sums.
+bool adds_products(const torch::Tensor& sums, const torch::Tensor& dy) {
+  return sums.is_cuda() || (!sums.is_cpu() && dy.scalar_type() == sums.scalar_type());
+}
+
+// sums [n, k] += dy [t, n]^T x [t, k], or = if they are stale
+void add_product_to(torch::Tensor sums, const torch::Tensor& dy, const torch::Tensor& x,
+                    bool stale) {
+  if (dy.scalar_type() != sums.scalar_type())
+    at::addmm_out(sums, sums, dy.t(), x, sums.scalar_type(), stale ? 0 : 1);
+  else
+    at::addmm_out(sums, sums, dy.t(), x, stale ? 0 : 1);
+}
+
+}  // namespace
 
 torch::Tensor coalesced(const torch::Tensor& gradient) {
   const torch::Dtype dtype = gradient.scalar_type();
@@ -46,17 +64,26 @@ bool GradientSum::add_product(const torch::Tensor& dy, const torch::Tensor& x) {
     exact_->add_product(dy, x, sums_, std::exchange(stale_, false));
     return true;
   }
-  const bool widens = dy.scalar_type() != sums_.scalar_type();
-  if (sums_.is_cpu() || (widens && !sums_.is_cuda())) return false;
+  if (!adds_products(sums_, dy)) return false;
   only_rows_ = false;
-  const int64_t kept = std::exchange(stale_, false) ? 0 : 1;
-  const torch::Tensor left = dy.flatten(0, -2).t(), right = x.flatten(0, -2);  // [n, t], [t, k]
-  torch::Tensor sums = sums_.view({left.size(0), right.size(1)});
-  if (widens) {
-    at::addmm_out(sums, sums, left, right, sums.scalar_type(), kept);
-  } else {
-    at::addmm_out(sums, sums, left, right, kept);
-  }
+  add_product_to(sums_.view({dy.size(-1), x.size(-1)}), dy.flatten(0, -2), x.flatten(0, -2),
+                 std::exchange(stale_, false));
+  return true;
+}
+
+bool GradientSum::add_groups(const torch::Tensor& dy, const torch::Tensor& x,
+                             const std::vector<int64_t>& counts) {
+  if (exact_ || !adds_products(sums_, dy)) return false;
+  only_rows_ = false;
+  const bool stale = std::exchange(stale_, false);
+  const torch::Tensor sums =
+      sums_.view({static_cast<int64_t>(counts.size()), dy.size(1), x.size(1)});
+  for_groups(counts, [&](int64_t e, int64_t first, int64_t rows) {
+    if (rows > 0)
+      add_product_to(sums[e], dy.narrow(0, first, rows), x.narrow(0, first, rows), stale);
+    else if (stale)
+      sums[e].zero_();
+  });
   return true;
 }
 

@@ -30,6 +30,8 @@ class GradientSum {
   // not, so that the gradient comes by add(): on a CPU without `exact`, where every stage rounds a
   // micro-batch's gradient alike.
   bool add_product(const torch::Tensor& dy, const torch::Tensor& x);
+  bool add_groups(const torch::Tensor& dy, const torch::Tensor& x,
+                  const std::vector<int64_t>& counts);
   bool add_parts(const torch::Tensor& parts);
   void finish();  // before `sums` is read; sets it to zeros if no micro-batch used the leaf
   void add_to(const torch::Tensor& whole) const;  // whole [n] += sums

@@ -15,15 +15,23 @@ namespace {
 
 using Take = std::function<void(const torch::Tensor&)>;
 
-// Takes a leaf's gradient as soon as a backward has made it.
+// Takes a leaf's gradient as soon as a backward has made it, or later.
 struct GradientHook : GradientSink {
-  GradientHook(Take t, GradientSum* s, ExactSum* e) : take(std::move(t)), sum(s), exact(e) {}
+  GradientHook(LaterGradients& l, Take t, GradientSum* s, ExactSum* e)
+      : later(l), take(std::move(t)), sum(s), exact(e) {}
   void operator()(const torch::Tensor& leaf) override {
-    torch::Tensor& gradient = leaf.mutable_grad();
-    if (!gradient.defined()) return;  // add_product() or add_parts() took it
-    take(gradient);
-    gradient.reset();
+    // It is undefined if add_product() or add_parts() took it.
+    const torch::Tensor gradient = std::exchange(leaf.mutable_grad(), {});
+    if (later.is_open())
+      later.add([this, gradient] { end_with(gradient); });
+    else
+      end_with(gradient);
   }
+  void end_with(const torch::Tensor& gradient) const {
+    if (gradient.defined()) take(gradient);
+    if (ended) ended();
+  }
+  void add(const torch::Tensor& gradient) override { take(gradient); }
   bool add_product(const torch::Tensor& dy, const torch::Tensor& x) override {
     if (sum || !exact) return sum && sum->add_product(dy, x);
     const torch::Tensor units = torch::empty({dy.size(-1), x.size(-1)}, torch::kLong);
@@ -31,20 +39,29 @@ struct GradientHook : GradientSink {
     take(units);
     return true;
   }
+  bool add_groups(const torch::Tensor& dy, const torch::Tensor& x,
+                  const std::vector<int64_t>& counts) override {
+    return sum && sum->add_groups(dy, x, counts);
+  }
   bool add_parts(const torch::Tensor& parts) override {
     if (!exact) return sum && sum->add_parts(parts);
     take(exact->sum_of_parts(parts));
     return true;
   }
+  bool puts_off() const override { return later.is_open(); }
+  void put_off(std::function<void()> work) override { later.add(std::move(work)); }
   int64_t rows_of_part() const override { return exact ? exact->rows_of_part() : 0; }
+
+  LaterGradients& later;
   Take take;
   GradientSum* sum;
   ExactSum* exact;
+  std::function<void()> ended;  // the gradient is in its sum
 };
 
-void on_gradient(const torch::Tensor& leaf, Take take, GradientSum* sum, ExactSum* exact) {
-  torch::autograd::impl::set_post_acc_grad_hooks(
-      leaf, std::make_unique<GradientHook>(std::move(take), sum, exact));
+// Makes `hook` the leaf's.
+void hook_on(const torch::Tensor& leaf, std::unique_ptr<GradientHook> hook) {
+  torch::autograd::impl::set_post_acc_grad_hooks(leaf, std::move(hook));
 }
 
 }  // namespace
@@ -53,20 +70,30 @@ void on_gradient(const torch::Tensor& leaf, Take take, GradientSum* sum, ExactSu
 // head's, which has a gradient for every row.
 void ZeroOptimizer::whole_gradients(const Group& group) {
   ExactSum* const exact = exact_ ? &*exact_ : nullptr;
-  const auto sum = [&](const torch::Tensor& leaf, const torch::Tensor& sums) {
+  const auto sum = [&](const torch::Tensor& leaf, const torch::Tensor& sums,
+                       SumReductions::Part* part) {
     GradientSum& of_leaf = whole_sums_.emplace_back(sums, grid_.world->size() == 1, exact);
-    on_gradient(
-        leaf, [&of_leaf](const torch::Tensor& gradient) { of_leaf.add(gradient); }, &of_leaf,
+    auto hook = std::make_unique<GradientHook>(
+        later_, [&of_leaf](const torch::Tensor& gradient) { of_leaf.add(gradient); }, &of_leaf,
         exact);
+    if (part)
+      hook->ended = [this, &of_leaf, part] {
+        if (!is_last_backward_) return;
+        of_leaf.finish();
+        sum_reductions_.completed(*part);
+      };
+    hook_on(leaf, std::move(hook));
     return &of_leaf;
   };
+  const std::vector<SumReductions::Part*> parts =
+      sum_reductions_.add(group, stage().partitions_optimizer(), sent_dtype(group));
   for (size_t i = 0; i < group.params.size(); ++i) {
     const ParamSpec& spec = group.params[i];
     const bool twice = spec.second_use.defined();
-    sum(twice ? spec.second_use : spec.tensor, sum_of(group, i));
+    sum(twice ? spec.second_use : spec.tensor, sum_of(group, i), parts[i]);
     if (!twice) continue;
     const torch::Tensor sums = torch::zeros_like(sum_of(group, i));
-    second_uses_.push_back({group, i, sums, sum(spec.tensor, sums), {}});
+    second_uses_.push_back({group, i, sums, sum(spec.tensor, sums, nullptr), {}});
   }
 }
 
@@ -78,7 +105,7 @@ void ZeroOptimizer::bucketed_gradients(Group& group) {
       const bool rounds = exact && gradient.is_floating_point();
       bucket.add(param, rounds ? exact->units(gradient) : gradient);
     };
-    on_gradient(leaf, take, nullptr, exact);
+    hook_on(leaf, std::make_unique<GradientHook>(later_, take, nullptr, exact));
   };
   const size_t n = group.params.size();
   for (size_t first = 0, last = 0; first < n; first = last) {
@@ -121,14 +148,34 @@ torch::Tensor ZeroOptimizer::sum_of(const Group& group, size_t param) const {
   return group.sums.narrow(0, 0, 0);
 }
 
-void ZeroOptimizer::after_backward() {
+void ZeroOptimizer::begin_backward(bool splits, bool is_last) {
+  is_last_backward_ = is_last;
+  if (splits) later_.begin();
+}
+
+void ZeroOptimizer::end_backward() {
+  for (ShardedParams& params : sharded_) params.release_all();
+  if (later_.is_open())
+    later_.end();
+  else
+    flush_buckets();
+}
+
+void ZeroOptimizer::make_gradients(bool is_last) {
+  const c10::NoGradGuard no_grad;
+  is_last_backward_ = is_last;
+  later_.make_oldest();
+  flush_buckets();
+}
+
+// A micro-batch may not have used all parameters.
+void ZeroOptimizer::flush_buckets() {
   for (Group& group : groups_) {
     for (GradientBucket& bucket : group.buckets) bucket.flush();
   }
   for (SecondUse& use : second_uses_) {
     if (use.bucket) use.bucket->flush();
   }
-  for (ShardedParams& params : sharded_) params.release_all();
 }
 
 double ZeroOptimizer::reduce_gradients() {
@@ -167,15 +214,7 @@ std::optional<torch::Dtype> ZeroOptimizer::sent_dtype(const Group& group) const 
 // other stages.
 void ZeroOptimizer::reduce_whole_gradients() {
   for (GradientSum& sum : whole_sums_) sum.finish();
-  for (Group& group : groups_) {
-    if (stage().partitions_optimizer()) {
-      const torch::Tensor sums =
-          group.sums.to(sent_dtype(group).value_or(group.sums.scalar_type()));
-      group.replicas->reduce_scatter(my_sums(group), sums);
-    } else {
-      group.replicas->all_reduce(group.sums);
-    }
-  }
+  sum_reductions_.finish();
 }
 
 // One stage that uses a weight twice, and two stages that use it once each, add the same two sums

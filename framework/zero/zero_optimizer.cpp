@@ -1,6 +1,5 @@
 #include "framework/zero/zero_optimizer.h"
 
-#include <ATen/ops/_foreach_copy.h>
 #include <ATen/record_function.h>
 
 #include <algorithm>
@@ -36,7 +35,12 @@ ZeroOptimizer::ZeroOptimizer(const std::vector<ParamSpec>& params, const Process
     add_groups(decay, params, [](const auto& spec) { return spec.weight_decay && !spec.experts; });
     add_groups(0, params, [](const auto& spec) { return !spec.weight_decay; });
     add_groups(decay, params, [](const auto& spec) { return spec.weight_decay && spec.experts; });
-    if (stage().partitions_parameters()) shard_params();
+    if (stage().partitions_parameters()) {
+      shard_params();
+    } else {
+      for (const Group& group : groups_)
+        if (group.partitions->size() > 1) gathers_.emplace_back(group);
+    }
     sweep_masters(Use::Read, Use::Write,
                   [](const Optimizer::Tensors& t) { t.weight.copy_(t.rounded); });
   });
@@ -251,6 +255,7 @@ void ZeroOptimizer::params_from_masters() {
   sweep_masters(Use::Write, Use::Read,
                 [](const Optimizer::Tensors& t) { t.rounded.copy_(t.weight); });
   gather_params();
+  finish_gather();
 }
 
 // Sweeps the groups whose weights are not their own masters.
@@ -289,44 +294,19 @@ void ZeroOptimizer::sweep(const Group& group, Use weights, Use masters, Use stat
 }
 
 void ZeroOptimizer::gather_params() {
-  if (stage().partitions_parameters()) return;
-  for (const Group& group : groups_) {
-    if (group.partitions->size() > 1) gather_params(group);
+  for (ParamGather& gather : gathers_) {
+    gather.start();
+    if (!config_.overlap_param_gather) gather.finish();
   }
 }
 
-// The parameters are separate tensors, aligned for GEMMs, so partitions travel through a buffer.
-void ZeroOptimizer::gather_params(const Group& group) {
-  const int ranks = group.partitions->size(), mine = group.partitions->rank();
-  const int64_t partition = group.layout.partition_numel();
-  std::vector<torch::Tensor> flat;
-  for (const ParamSpec& spec : group.params) flat.push_back(spec.tensor.detach().view(-1));
-  std::vector<std::vector<Fragment>> fragments;
-  for (int rank = 0; rank < ranks; ++rank) fragments.push_back(group.layout.fragments(rank));
-  const int64_t part = gathered_at_once(ranks);
-  for (int64_t begin = 0; begin < partition; begin += part) {
-    const int64_t count = std::min(part, partition - begin);
-    const torch::Tensor bucket = torch::empty({ranks, count}, flat[0].options());
-    std::vector<torch::Tensor> params, places;  // parts of parameters, and theirs in the bucket
-    const auto add = [&](int rank) {
-      for (const Fragment& f : fragments[static_cast<size_t>(rank)]) {
-        const int64_t from = std::max(f.partition_start, begin),
-                      to = std::min(f.partition_start + f.numel, begin + count);
-        if (from >= to) continue;
-        const int64_t at = f.param_start + from - f.partition_start;
-        params.push_back(flat[f.param].narrow(0, at, to - from));
-        places.push_back(bucket[rank].narrow(0, from - begin, to - from));
-      }
-    };
-    add(mine);
-    if (!params.empty()) at::_foreach_copy_(places, params);
-    group.partitions->all_gather(bucket, bucket[mine]);
-    params.clear();
-    places.clear();
-    for (int rank = 0; rank < ranks; ++rank)
-      if (rank != mine) add(rank);
-    if (!params.empty()) at::_foreach_copy_(params, places);  // few launches on a GPU
-  }
+void ZeroOptimizer::finish_gather() {
+  for (ParamGather& gather : gathers_) gather.finish();
+}
+
+void ZeroOptimizer::before_forward(int unit) {
+  for (ParamGather& gather : gathers_) gather.before(unit);
+  for (ShardedParams& params : sharded_) params.before_forward(unit);
 }
 
 }  // namespace anymesh

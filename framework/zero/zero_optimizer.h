@@ -11,11 +11,14 @@
 #include "framework/pipeline/unit_runner.h"
 #include "framework/zero/exact_sum.h"
 #include "framework/zero/gradient_sum.h"
+#include "framework/zero/later_gradients.h"
 #include "framework/zero/memory_form.h"
 #include "framework/zero/offload/streamer.h"
+#include "framework/zero/param_gather.h"
 #include "framework/zero/param_group.h"
 #include "framework/zero/sharded_params.h"
 #include "framework/zero/stage.h"
+#include "framework/zero/sum_reductions.h"
 
 namespace anymesh {
 
@@ -60,25 +63,27 @@ class ZeroOptimizer final : public UnitObserver {
     if (exact_) exact_->begin(loss_scale, samples);
   }
 
-  // Clips, updates this rank's partition, clears the gradients and gathers the parameters. The
-  // gradients and `grad_norm` are `loss_scale` times too large.
+  // Clips, updates this rank's partition, clears the gradients and gathers the parameters, if asked
+  // for beside the next forward. The gradients and `grad_norm` are `loss_scale` times too large.
   void step(double lr, double grad_norm, double loss_scale = 1);
   void clear_gradients();
+  // Call this before parameters are read outside of a forward.
+  void finish_gather();
 
   // Sets the parameters from the masters, on all ranks. Call this after loading masters.
   void params_from_masters();
 
   // UnitObserver; set this object on the stage's runner.
-  void before_forward(int unit) override {
-    for (ShardedParams& params : sharded_) params.before_forward(unit);
-  }
+  void before_forward(int unit) override;
   void after_forward(int unit) override {
     for (ShardedParams& params : sharded_) params.after_forward(unit);
   }
   void before_backward(int unit) override {
     for (ShardedParams& params : sharded_) params.before_backward(unit);
   }
-  void after_backward() override;
+  void begin_backward(bool splits, bool is_last) override;
+  void end_backward() override;
+  void make_gradients(bool is_last) override;
 
   const ZeroConfig& config() const { return config_; }
   ZeroStage stage() const { return config_.stage; }
@@ -132,6 +137,7 @@ class ZeroOptimizer final : public UnitObserver {
   void add_state(Group& group);
   void add_pieces(Group& group);
   void whole_gradients(const Group& group);
+  void flush_buckets();
   void bucketed_gradients(Group& group);
   void shard_params();
 
@@ -144,7 +150,6 @@ class ZeroOptimizer final : public UnitObserver {
   void add_tied_partitions(const Group& group, size_t param);
   void add_tp_parts();
   void gather_params();
-  void gather_params(const Group& group);
   // The dtype in which gradients travel; none: the one that they are in.
   std::optional<torch::Dtype> sent_dtype(const Group& group) const;
 
@@ -160,6 +165,10 @@ class ZeroOptimizer final : public UnitObserver {
   std::vector<Frozen> frozen_;
   std::deque<SecondUse> second_uses_;
   std::deque<GradientSum> whole_sums_;
+  SumReductions sum_reductions_;
+  LaterGradients later_;
+  bool is_last_backward_ = false;       // of the step, for its chunk
+  std::deque<ParamGather> gathers_;     // by group; empty at stages 0 and 3
   std::vector<ShardedParams> sharded_;  // by replicas; empty below stage 3
   BucketReductions reductions_;
   double local_square_sum_ = 0;

@@ -63,9 +63,9 @@ torch::Tensor Experts::forward(const torch::Tensor& hidden, const LayerContext& 
 
 torch::Tensor Experts::mix(const torch::Tensor& x, const Router::Routes& routes) const {
   const TokenExchange exchange(routes.experts, count_, ep_);
-  const torch::Tensor both = grouped_linear(exchange.send(x), {w1_, w3_}, exchange.counts()),
+  const torch::Tensor both = grouped_linear(exchange.send(x), {w1_, w3_}, exchange.groups()),
                       inner = geglu_ ? geglu(both) : swiglu(both);  // [r, 2f/t] -> [r, f/t]
-  return exchange.bring_back(grouped_linear(inner, {w2_}, exchange.counts()), routes.weights);
+  return exchange.bring_back(grouped_linear(inner, {w2_}, exchange.groups()), routes.weights);
 }
 
 }  // namespace anymesh

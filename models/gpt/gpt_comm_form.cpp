@@ -209,12 +209,15 @@ class ClosedForm {
     return sum;
   }
 
+  // Stages 0 and 1 reduce sums of more elements at once, and chunks together.
   int64_t buckets(Kind kind) const {
-    int64_t count = 0, open = kWindow;  // elements of the open bucket
+    const bool whole_sums = k.zero_stage < 2;
+    const int64_t most = whole_sums ? kReducedAtOnce : kWindow;
+    int64_t count = 0, open = most;  // elements of the open bucket
     int chunk = 0;
     for (const Param& param : params) {
       if (param.kind != kind) continue;
-      if (open >= kWindow || param.place.chunk != chunk) open = 0, ++count;
+      if (open >= most || (param.place.chunk != chunk && !whole_sums)) open = 0, ++count;
       open += param.numel;
       chunk = param.place.chunk;
     }
@@ -231,8 +234,8 @@ class ClosedForm {
       const std::string group = replicas(kind == Kind::kExperts);
       const int64_t n = numel(kind), ranks = group_size(group), flat = rounded_up(n, 2 * ranks);
       if (n == 0) continue;
-      if (z == 0) add(group, "all_reduce", 1, rounded_up(n, 2) * g);
-      if (z == 1) add(group, "reduce_scatter", 1, flat * sent);
+      if (z == 0) add_all(group, "all_reduce", buckets(kind), rounded_up(n, 2) * g);
+      if (z == 1) add_all(group, "reduce_scatter", buckets(kind), flat * sent);
       if (z >= 2) add_all(group, "reduce_scatter", m * buckets(kind), m * n * sent);
       if (z == 1 || z == 2)
         add_all(group, "all_gather", windows(flat / ranks, gathered_at_once(ranks)), flat * e);

@@ -14,15 +14,18 @@ namespace {
 std::string text_of(const std::vector<Step>& steps) {
   std::string text;
   for (const auto& [op, micro_batch, chunk] : steps) {
-    text += op == Op::Forward ? 'F' : 'B';
+    text += "FBW"[static_cast<int>(op)];
     text += std::to_string(micro_batch) + (chunk > 0 ? "'" : "") + ' ';
   }
   return text;
 }
 
-std::vector<std::vector<Step>> steps_of(const PipelineShape& shape) {
+using Schedule = std::vector<Step>(int stage, const PipelineShape& shape);
+
+std::vector<std::vector<Step>> steps_of(const PipelineShape& shape,
+                                        Schedule* schedule = one_f_one_b) {
   std::vector<std::vector<Step>> steps;
-  for (int stage = 0; stage < shape.stages; ++stage) steps.push_back(one_f_one_b(stage, shape));
+  for (int stage = 0; stage < shape.stages; ++stage) steps.push_back(schedule(stage, shape));
   return steps;
 }
 
@@ -68,6 +71,50 @@ TEST(OneFOneB, EveryMicroBatchOnceAndFewInFlight) {
   });
 }
 
+TEST(ZeroBubble, PutsWeightsOffByTheStagesBefore) {
+  EXPECT_EQ(text_of(zero_bubble(0, {.stages = 4, .micro_batches = 5})),
+            "F0 F1 F2 F3 B0 W0 F4 B1 W1 B2 W2 B3 W3 B4 W4 ");
+  EXPECT_EQ(text_of(zero_bubble(3, {.stages = 4, .micro_batches = 5})),
+            "F0 B0 F1 B1 F2 B2 F3 B3 W0 F4 B4 W1 W2 W3 W4 ");
+}
+
+// Without Weights it is 1F1B, and no more micro-batches are held than 1F1B's first stage holds.
+TEST(ZeroBubble, IsOneFOneBWithFewInFlight) {
+  for_each_shape([](const PipelineShape& shape) {
+    for (int stage = 0; shape.chunks == 1 && stage < shape.stages; ++stage) {
+      std::vector<Step> others;
+      int backward = 0, weights = 0, in_flight = 0, peak = 0;
+      for (const Step& step : zero_bubble(stage, shape)) {
+        if (step.op == Op::Weights) {
+          EXPECT_EQ(step.micro_batch, weights++);
+          ASSERT_LE(weights, backward);
+        } else {
+          others.push_back(step);
+          backward += step.op == Op::Backward;
+        }
+        in_flight += step.op == Op::Forward ? 1 : step.op == Op::Weights ? -1 : 0;
+        peak = std::max(peak, in_flight);
+      }
+      EXPECT_EQ(others, one_f_one_b(stage, shape));
+      EXPECT_EQ(in_flight, 0);
+      EXPECT_EQ(peak, std::min(shape.stages, shape.micro_batches));
+    }
+  });
+}
+
+// A stage waits stages - 1 slots if there are enough micro-batches. 1F1B's backward takes two.
+TEST(Slots, OfZeroBubbleHaveAThirdOfTheBubble) {
+  for_each_shape([](const PipelineShape& shape) {
+    if (shape.chunks > 1) return;
+    for (int stage = 0; stage < shape.stages; ++stage) {
+      const std::vector<Slot> slots = slots_of(stage, steps_of(shape, zero_bubble), 1);
+      const int fill = std::min(shape.stages, shape.micro_batches);
+      EXPECT_EQ(slots.size(),
+                static_cast<size_t>(3 * shape.micro_batches + 2 * shape.stages - 1 - fill));
+    }
+  });
+}
+
 // The bubble: a stage waits (stages - 1) forwards and backwards of one chunk, 1 / chunks of those
 // of its layers (arXiv:2104.04473, sections 2.2.1 and 2.2.2).
 TEST(Slots, HaveTheBubbleOfTheClosedForm) {
@@ -85,11 +132,12 @@ TEST(Slots, HaveTheBubbleOfTheClosedForm) {
 
 // Each message is received in the slot in which it is sent, before the step that needs it, and a
 // stage sends every other one at most one in a slot, so that the order tells them apart.
-TEST(Slots, EveryMessageIsReceivedOnceInTime) {
-  for_each_shape([](const PipelineShape& shape) {
+void expect_messages_in_time(Schedule* schedule, int most_chunks) {
+  for_each_shape([&](const PipelineShape& shape) {
+    if (shape.chunks > most_chunks) return;
     std::vector<std::vector<Slot>> all;
     for (int stage = 0; stage < shape.stages; ++stage)
-      all.push_back(slots_of(stage, steps_of(shape), shape.chunks));
+      all.push_back(slots_of(stage, steps_of(shape, schedule), shape.chunks));
     size_t sent = 0, received = 0, needed = 0;
     for (size_t stage = 0; stage < all.size(); ++stage) {
       std::set<Step> here;
@@ -111,6 +159,11 @@ TEST(Slots, EveryMessageIsReceivedOnceInTime) {
     EXPECT_EQ(received, messages);
     EXPECT_EQ(needed, messages);
   });
+}
+
+TEST(Slots, EveryMessageIsReceivedOnceInTime) {
+  expect_messages_in_time(one_f_one_b, 4);
+  expect_messages_in_time(zero_bubble, 1);
 }
 
 TEST(Slots, StagesThatWaitForEachOtherAreRefused) {

@@ -76,6 +76,23 @@ RANKS_TEST_F(OnPretendDevice, HasTheLossesOfTheCpu) {
   }
 }
 
+// Weights' gradients that are made later, and parameters that are gathered beside the forward.
+RANKS_TEST_F(OnPretendDevice, HasThemWithOtherOrders) {
+  for (const int stage : {0, 1, 2, 3}) {
+    TinyOptions cpu = options(torch::kCPU), device = options(kPretend);
+    for (TinyOptions* both : {&cpu, &device}) {
+      both->pipeline_schedule = "zb-h1";
+      both->overlap_param_gather = stage == 1 || stage == 2;
+    }
+    for (const Topology& mesh : {kPipes, kSplit}) {
+      cpu.sequence_parallel = device.sequence_parallel = mesh.tp_size > 1;
+      TinyRun a(mesh, stage, cpu), b(mesh, stage, device);
+      for (int step = 0; step < 3; ++step)
+        EXPECT_NEAR(a.train(1), b.train(1), 1e-12) << describe(mesh) << " ZeRO " << stage;
+    }
+  }
+}
+
 // One matrix that four ranks enter.
 struct Entered {
   Entered(const CommPtr& world, bool sequence)
@@ -116,6 +133,9 @@ class RecordedNames {
       if (name.starts_with(first) || (!found.empty() && name == "aten::mm")) found.push_back(name);
     found.erase(std::unique(found.begin(), found.end()), found.end());
     return found;
+  }
+  bool comes_before(const std::string& first, const std::string& second) const {
+    return std::ranges::find(names, first) < std::ranges::find(names, second);
   }
 
  private:
@@ -219,6 +239,30 @@ RANKS_TEST_F(OnPretendDevice, AStepCanBeProfiled) {
   EXPECT_TRUE(std::ranges::any_of(spans, [](const Span& s) { return s.name == "backward"; }));
   EXPECT_EQ(gauge.bytes().now, pretend::bytes() - before);
   EXPECT_GT(gauge.bytes().peak, gauge.bytes().now);
+}
+
+// Returns whether a verb comes before a phase in the second of two steps.
+bool comes_before(TinyOptions options, int stage, const std::string& verb,
+                  const std::string& phase) {
+  CommCounts counts;
+  options.comm_counts = &counts;
+  TinyRun run(kData, stage, options);
+  run.train(1);
+  const RecordedNames names;
+  run.train(1);
+  return names.comes_before(verb, phase);
+}
+
+RANKS_TEST_F(OnPretendDevice, WholeGradientsAreReducedBesideTheBackward) {
+  EXPECT_TRUE(comes_before(options(kPretend), 0, "dp all_reduce", "gradients"));
+  EXPECT_TRUE(comes_before(options(kPretend), 1, "dp reduce_scatter", "gradients"));
+}
+
+RANKS_TEST_F(OnPretendDevice, ParametersAreGatheredBesideTheForward) {
+  TinyOptions beside = options(kPretend);
+  EXPECT_FALSE(comes_before(beside, 1, "dp all_gather wait", "backward"));
+  beside.overlap_param_gather = true;
+  EXPECT_TRUE(comes_before(beside, 1, "dp all_gather wait", "backward"));
 }
 
 RANKS_TEST_F(OnPretendDevice, GivesAllMemoryBack) {

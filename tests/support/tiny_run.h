@@ -38,6 +38,9 @@ struct TinyOptions {
   torch::Dtype dtype = torch::kFloat;
   std::vector<std::string> freeze;
   bool activation_checkpointing = false, sequence_parallel = false, grad_reduce_in_bf16 = false;
+  bool overlap_param_gather = false;
+  std::string pipeline_schedule = "1f1b";
+  CommCounts* comm_counts = nullptr;
   CommPtr world = test_world();
   std::shared_ptr<const SaveLock> save_lock = nullptr;
   torch::Device device = torch::kCPU;
@@ -47,7 +50,7 @@ struct TinyOptions {
 
 struct TinyRun {
   TinyRun(Topology mesh, int stage, TinyOptions options = {})
-      : grid(options.world, mesh, /*comm_counts=*/nullptr, options.device),
+      : grid(options.world, mesh, options.comm_counts, options.device),
         config(options.gpt),
         model(config, grid, options.dtype, /*micro_batch_size=*/1, /*seed=*/5,
               options.sequence_parallel),
@@ -57,6 +60,8 @@ struct TinyRun {
     EngineConfig c;
     c.zero.stage = stage;
     c.zero.grad_reduce_in_bf16 = options.grad_reduce_in_bf16;
+    c.zero.overlap_param_gather = options.overlap_param_gather;
+    c.pipeline_schedule = options.pipeline_schedule;
     c.settings = options.settings;
     if (options.optimizer) {
       c.zero.optimizer.own = options.optimizer;

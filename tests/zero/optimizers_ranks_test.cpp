@@ -54,7 +54,7 @@ Trained train(const ProcessGrid& grid, const ZeroConfig& config, torch::Dtype dt
       if (optimizer.replicas_of(spec)->rank() > 0) whole.zero_();
       torch::autograd::backward({spec.tensor.view_as(spec.tensor)}, {whole});
     }
-    optimizer.after_backward();
+    optimizer.end_backward();
     optimizer.reduce_gradients();
     optimizer.step(0.02, /*grad_norm=*/2);
   }

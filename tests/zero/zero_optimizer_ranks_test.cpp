@@ -77,7 +77,7 @@ RANKS_TEST_P(ZeroOptimizerTest, EqualsTorchOnTheSummedGradients) {
         for (int r = 0; r < dp; ++r)
           reference[i].tensor.mutable_grad() += gradient(i, step, m, r, leaf);
       }
-      optimizer.after_backward();
+      optimizer.end_backward();
     }
     const double norm = torch::nn::utils::clip_grad_norm_(all, 1.5);
     adamw.step();
