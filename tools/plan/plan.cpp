@@ -228,6 +228,8 @@ void check_plan(const FlagTable& flags, const Arguments& a) {
   require(a.config.parallel.layers_per_chunk == 0,
           flags.origin("num-layers-per-virtual-pipeline-stage"),
           ": plan reckons with one chunk a stage");
+  require(a.config.engine.pipeline_schedule == "1f1b", flags.origin("pipeline-schedule"),
+          ": plan reckons with 1f1b");
   require(a.gpt.recompute_modules.empty(), flags.origin("recompute-modules"),
           ": plan reckons with layers that are kept or recomputed whole");
 }

@@ -28,6 +28,7 @@ size_t color_of(const std::string& name) {
   const std::string first = name.substr(0, name.find(' '));
   if (first == "model" || first == "embedding") return 5;  // groups that span stages
   if (first == "gradients") return 6;
+  if (first == "weights") return 1;  // the backward's other half
   const auto kind = std::ranges::find(kKinds, first, &std::pair<const char*, const char*>::first);
   return std::min<size_t>(kind - std::begin(kKinds), std::size(kKinds) - 1);
 }
