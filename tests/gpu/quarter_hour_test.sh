@@ -67,7 +67,7 @@ fi
 echo "dp         reduce_scatter        2        2035200             2        2035200"
 echo "done: 6 steps, 0.0278 s per step, peak memory per rank 149.5 MiB"
 END
-for pair in tp2-sp pp2 dp2-zero{0,1,2,3} ep2-zero{1,3} tp2-whole-experts; do
+for pair in tp2-sp pp2 pp2-zb-h1 dp2-overlap dp2-zero{0,1,2,3} ep2-zero{1,3} tp2-whole-experts; do
   { echo "iteration,samples,lm_loss"; for i in 1 2 3 4 5 6; do echo "$i,1,2.51"; done; } >"$kit/cpu-losses/$pair.csv"  # 0.4 % off
 done
 sed 's/2.51/3/' "$kit/cpu-losses/pp2.csv" >"$kit/cpu-losses/pp2-tied.csv"
@@ -102,7 +102,7 @@ assert status == {"versions": "passed", "kernels": "failed", "pairs": "failed", 
 tests = figures(out["kernels"])["gpu_mpi_test"]
 assert tests["passed"] >= 1 and tests["not_passed"] >= 1, tests  # the first rank that fails ends the other
 pairs = figures(out["pairs"])
-assert len(pairs) == 10 and {name for name, row in pairs.items() if "status" in row} == {"dp2-zero1", "ep2-zero1", "pp2-tied"}, pairs
+assert len(pairs) == 12 and {name for name, row in pairs.items() if "status" in row} == {"dp2-zero1", "ep2-zero1", "pp2-tied"}, pairs
 assert pairs["tp2-sp"]["steps"] == 6 and abs(pairs["tp2-sp"]["difference"] - 0.01 / 2.51) < 1e-4, pairs
 assert any('cannot: ZeRO "1"' in line for line in out["pairs"]["log"]), out["pairs"]["log"]
 stopped = figures(out["stopped"])["stopped"]
