@@ -7,7 +7,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-tools/setup.sh ${CMAKE_PREFIX_PATH:+--no-torch}
+tools/setup.sh --tests ${CMAKE_PREFIX_PATH:+--no-torch}
 ready=$SECONDS
 cmake --preset release
 cmake --build --preset release

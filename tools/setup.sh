@@ -1,20 +1,24 @@
 #!/usr/bin/env bash
 # Installs the packages that Anymesh needs to build and run, and skips those that are already there:
 #   tools/setup.sh                 Debian/Ubuntu packages, and LibTorch into .deps/ of this checkout
+#   tools/setup.sh --tests         also what the tests need, such as GoogleTest, and ccache
+#   tools/setup.sh --lint          also what lint and sanitizers need: clang and its tools
 #   tools/setup.sh --cuda          also what LibTorch's CUDA half needs beside the CUDA Toolkit (cmake --preset cuda)
 #   tools/setup.sh --tools         only what the tools need, without LibTorch and MPI; builds them into build/tools/bin
 #   tools/setup.sh --no-torch      packages only (you have a LibTorch: cmake -DCMAKE_PREFIX_PATH=/path/to/libtorch)
-# Works as root or with sudo. Without either it prints the packages for someone to install.
+# Options can be combined. Says how long downloads took. Works as root or with sudo. Without either it prints the packages for someone to install.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-with_cuda='' with_torch=yes tools_only=''
+with_cuda='' with_torch=yes tools_only='' with_tests='' with_lint=''
 for option in "$@"; do
   case $option in
     --cuda) with_cuda=yes ;;
     --no-torch) with_torch='' ;;
     --tools) tools_only=yes ;;
-    *) echo "setup.sh: $option is not --cuda, --tools or --no-torch" >&2; exit 2 ;;
+    --tests) with_tests=yes ;;
+    --lint) with_lint=yes ;;
+    *) echo "setup.sh: $option is not --tests, --lint, --cuda, --tools or --no-torch" >&2; exit 2 ;;
   esac
 done
 
@@ -22,17 +26,19 @@ say() { printf '[setup] %s\n' "$*"; }
 pinned() { sed -n "s/^set($1 \(.*\))$/\1/p" cmake/versions.cmake; }
 # fetch WHEEL...: downloads wheels and unpacks them into .deps/python.
 fetch() {
+  local begun=$SECONDS
   mkdir -p "$deps/wheels"
   python3 -m pip download --quiet --no-deps --only-binary=:all: --dest "$deps/wheels" "$@"
-  say "unpacking $(du -sm "$deps/wheels" | cut -f1) MiB"
+  say "downloaded in $((SECONDS - begun)) s; unpacking $(du -sm "$deps/wheels" | cut -f1) MiB"
   for wheel in "$deps"/wheels/*.whl; do unzip -q -o "$wheel" -d "$deps/python"; done
   rm -r "$deps/wheels"
 }
 
 packages=(g++ cmake ninja-build libcxxopts-dev nlohmann-json3-dev libsentencepiece-dev libpcre2-dev libutf8proc-dev libdeflate-dev
           zlib1g-dev libzstd-dev)
-[[ $tools_only ]] || packages+=(libopenmpi-dev openmpi-bin libgtest-dev libgmock-dev clang clang-format clang-tidy libclang-rt-dev ccache
-                                python3 python3-dev python3-pip python3-venv procps iproute2 patch unzip xz-utils bible-kjv)
+[[ $tools_only ]] || packages+=(libopenmpi-dev openmpi-bin python3 python3-pip unzip bible-kjv)
+[[ ! $with_tests ]] || packages+=(libgtest-dev libgmock-dev ccache python3-dev python3-venv procps iproute2 patch xz-utils)
+[[ ! $with_lint ]] || packages+=(clang clang-format clang-tidy libclang-rt-dev)
 
 missing=()
 for p in "${packages[@]}"; do
@@ -54,6 +60,7 @@ else
   "${as_root[@]}" apt-get update -qq
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends \
       -o APT::Keep-Downloaded-Packages=false "${missing[@]}" | sed -n 's/^\(Need to get\|After this\) /[setup] &/p'
+  say "packages: $SECONDS s"
 fi
 
 if [[ $tools_only ]]; then

@@ -18,6 +18,9 @@ log=(--log-interval 20 --eval-interval 1000 --eval-iters 8)
 
 step() { printf '\n== %s\n' "$*"; }
 now() { date +%s; }
+# spent WHAT: notes the seconds since the last note, for `times`.
+spent() { times+="${times:+, }$1 $(($(now) - noted)) s"; noted=$(now); }
+times='' noted=$(now)
 
 write_text() {
   if [[ -n $corpus ]]; then
@@ -38,22 +41,24 @@ tokenize() {
       "${tokenizer[@]}" --append-eod --count-eod | tee "$out/preprocess.log" | sed 's/^/   /'
 }
 
-# prepare: does everything before the first run. `built` is the time when the build was done.
+# prepare: does everything before the first run.
 prepare() {
   step "Set-up"
   tools/setup.sh ${CMAKE_PREFIX_PATH:+--no-torch}
   [[ $corpus != "$PWD/$out/"* ]] || fail "CORPUS=$CORPUS: $out is about to be made anew; move the text out of it"
   rm -rf "$out"
   mkdir -p "$out"
+  spent "set-up"
 
   step "Build (the first time: a few minutes)"
   quietly "$out/configure.log" cmake --preset release
   cmake --build --preset release --target $(tutorials/programs.sh)
-  built=$(now)
+  spent "build"
 
   step "Text to tokens"
   write_text
   tokenize
+  spent "text"
 }
 
 # train MESH RUN FLAGS...: MESH is tp,pp,dp,zero. Writes RUN.csv and RUN.log, and shows the step lines.

@@ -52,7 +52,6 @@ row() {
       "$out/segment$1.csv" "$out/reference.csv"
 }
 
-started=$(now)
 prepare
 
 step "Train $steps steps on $(name "${segments[0]%% *}") without stopping (all runs: two to five minutes)"
@@ -80,5 +79,6 @@ awk -v loss="$(validation_loss "segment${#segments[@]}")" -v reference="$(valida
   printf "validation loss %.6f, uninterrupted %.6f, delta %.3f %%\n", loss, reference, 100 * delta
   exit !(delta < 0.01 && delta > -0.01)}' || { echo "five_changes: they should be within 1 %" >&2; failures=1; }
 echo "curves: $out/loss_curves.svg"
-echo "set-up and build $((built - started)) s, runs $(($(now) - built)) s"
+spent "runs"
+echo "time: $times"
 ((failures == 0)) || fail "see above"

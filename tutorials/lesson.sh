@@ -10,7 +10,7 @@ needs() {
   local each
   for each in "$@"; do
     [[ -x $bin/$each ]] ||
-      fail "no $bin/$each: build it with tutorials/quickstart.sh, or name its folder as argument 1"
+      fail "no $bin/$each: build it (cmake --preset release && cmake --build --preset release), or name its folder as argument 1"
   done
 }
 needs pretrain_gpt plot_loss plot_figure

@@ -48,7 +48,6 @@ sample() {
   echo
 }
 
-started=$(now)
 prepare
 entropy=$(sed -n 's/^unigram entropy: \(.*\) nats.*/\1/p' "$out/preprocess.log")
 
@@ -96,7 +95,8 @@ awk -v loss="$validation" -v entropy="$entropy" 'BEGIN {
   printf "validation loss %.4f; byte-unigram entropy of the text %.4f nats; ratio %.3f\n", loss, entropy, loss / entropy
   exit !(loss <= 0.8 * entropy)}' || { echo "quickstart: the ratio should be at most 0.8" >&2; failures=1; }
 echo "curves: $out/loss_curves.svg"
-echo "set-up and build $((built - started)) s, main job $(($(now) - built)) s"
+spent "main job"
+echo "time: $times"
 ((failures == 0)) || fail "see above"
 echo "The model is tiny and has trained for $steps steps: it has learned letters and a few short words."
 echo "next: tutorials/read_it.sh, three minutes to a model that writes sentences; tutorials/README.md, sixteen lessons"

@@ -26,6 +26,7 @@ log=(--log-interval $(((steps + 15) / 16)) --eval-interval 100000 --eval-iters 8
 prepare
 step "Train $steps steps on one process, $OMP_NUM_THREADS threads: about three minutes on two cores"
 train 1,1,1,0 run --micro-batch-size 12 --save "$out/checkpoints"
+spent "training"
 
 step "Read it: texts of 150 tokens, at temperature 0.7"
 beginnings=("In the beginning" "And God said" "The LORD is my")
@@ -35,5 +36,7 @@ for beginning in "${beginnings[@]}"; do
       2>"$out/generate.log" || { cat "$out/generate.log" >&2; fail "no text"; }
   echo
 done
+spent "writing"
+echo "time: $times"
 printf 'more: %s\n' "$bin/generate --load $out/checkpoints --prompts '${beginnings[0]}' --num-tokens-to-generate 300"
 echo "next: tutorials/quickstart.sh trains on eight ranks, and resumes on six other meshes"

@@ -22,7 +22,7 @@ flock "$lock"  # one script installs, others wait
 [[ ! -e $stamp ]] || exit 0
 started=$SECONDS
 headers=$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')
-[[ -e $deps/python/torch/lib/libtorch_python.so && -e $headers/Python.h ]] || "$repository/tools/setup.sh"
+[[ -e $deps/python/torch/lib/libtorch_python.so && -e $headers/Python.h ]] || "$repository/tools/setup.sh" --tests
 
 python3 -m venv --clear "$venv" || {
   say "python3 -m venv failed: on Debian and Ubuntu it needs the package python3-venv"
