@@ -271,9 +271,10 @@ function trafficOf(c, k, stage) {
   const twice = c.tied && first && last;
   for (const {kind, ranks, numel, params: list} of groupsOf(k, stage)) {
     const group = replicas(k, kind), flat = roundUp(numel, 2 * ranks);
-    if (z === 0) add(group, "all_reduce", 1, roundUp(numel, 2) * 4);
-    if (z === 1) add(group, "reduce_scatter", 1, flat * 4);
-    if (z >= 2) addAll(group, "reduce_scatter", m * bucketCount(list), m * numel * 4);
+    const buckets = bucketCount(list, z < 2);
+    if (z === 0) addAll(group, "all_reduce", buckets, roundUp(numel, 2) * 4);
+    if (z === 1) addAll(group, "reduce_scatter", buckets, flat * 4);
+    if (z >= 2) addAll(group, "reduce_scatter", m * buckets, m * numel * 4);
     if (z === 1 || z === 2) addAll(group, "all_gather", Math.ceil(flat / ranks / gatheredAtOnce(ranks)), flat * e);
   }
   if (twice) add("dp", z ? "reduce_scatter" : "all_reduce", z >= 2 ? m : 1, table * 4);
@@ -308,11 +309,12 @@ function ranksWithSums(k, params, summed) {
   return range(k.dp).filter(r => has(r, DECAYED) || has(r, OTHERS)).length;
 }
 
-// gpt_comm_form.cpp, buckets
-function bucketCount(params) {
-  let count = 0, open = BUCKET, chunk = 0;
+// gpt_comm_form.cpp, buckets. Stages 0 and 1 reduce sums of more elements at once, and chunks together.
+function bucketCount(params, wholeSums) {
+  const most = wholeSums ? 8 * BUCKET : BUCKET;
+  let count = 0, open = most, chunk = 0;
   for (const p of params) {
-    if (open >= BUCKET || p.chunk !== chunk) open = 0, ++count;
+    if (open >= most || (p.chunk !== chunk && !wholeSums)) open = 0, ++count;
     open += p.numel;
     chunk = p.chunk;
   }
