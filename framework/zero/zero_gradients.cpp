@@ -154,11 +154,9 @@ void ZeroOptimizer::begin_backward(bool splits, bool is_last) {
 }
 
 void ZeroOptimizer::end_backward() {
+  if (!later_.is_open()) flush_buckets();
+  later_.end();
   for (ShardedParams& params : sharded_) params.release_all();
-  if (later_.is_open())
-    later_.end();
-  else
-    flush_buckets();
 }
 
 void ZeroOptimizer::make_gradients(bool is_last) {
