@@ -173,6 +173,17 @@ TEST_F(PlotFigureTest, CellsAndBarsShowTheirNumbers) {
                  "'1,2,3': expected a label and a number for each of 'a,b'");
 }
 
+// A2 goes to the other rank, and back to its place. B1 has no next row.
+TEST_F(PlotFigureTest, CellsTravelFromRowToRow) {
+  const std::string svg = drawn(
+      travel_figure(write("travel.txt", "sent: A0 B1 | A2\narrived: A0 A2 | B1\nback: A0 | A2\n")));
+  EXPECT_EQ(count(svg, "<path d="), 5u);
+  EXPECT_EQ(widths(svg, "s0").size(), 6u + 1);  // and the legend's
+  EXPECT_EQ(widths(svg, "s1").size(), 2u + 1);
+  EXPECT_THAT(svg, HasSubstrs(">sent</text>", ">back</text>"));
+  EXPECT_REFUSES(travel_figure(write("x.txt", "A0 | A1\n")), "expected 'label: cell cell ...'");
+}
+
 // Two ranks for 4 ms: a forward of 1 ms and a backward of 2 on rank 0, 1 and 1 on rank 1.
 TEST_F(PlotFigureTest, PipelinesHaveMeasuredDurations) {
   const std::string svg = drawn(pipeline_figure(

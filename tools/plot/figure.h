@@ -41,6 +41,10 @@ std::string ruler(const Axis& axis, int count, double bottom, double below);
 // kind, and the digits after them are written into it.
 Figure cells_figure(const std::string& path);
 
+// Such lines, one for each moment, with '|' between ranks: a line from each cell to the cell of the
+// same text in the next row.
+Figure travel_figure(const std::string& path);
+
 // A CSV whose header names the parts, 'ZeRO,parameters,gradients', and then lines of a label and
 // numbers, '0,1.5,3': a bar of parts for each.
 Figure bars_figure(const std::string& path);

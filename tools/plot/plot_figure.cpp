@@ -33,6 +33,10 @@ constexpr Kind kKinds[] = {
      "lines 'stage 0: F0 F1 . B0': a row of cells for each, '.' an empty one, with the\n"
      "numbers in them",
      cells_figure},
+    {"travel",
+     "lines 'sorted: A0 B1 | A2 C3', one for each moment, '|' between ranks: the same, and\n"
+     "each cell's way to the next row",
+     travel_figure},
     {"bars",
      "a header 'ZeRO,parameters,gradients', then lines of a label and numbers: a bar of\n"
      "parts for each",
