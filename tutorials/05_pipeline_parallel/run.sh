@@ -70,3 +70,8 @@ beside zero_bubble "Zero bubble: 8 micro-batches, 4 stages (W gradients of weigh
 slots "$out/pp2.json" | sed -E 's/ ([FB.][0-9]*)/ \1 \1/g' >"$out/pp2.txt"  # a stage has two chunks, so each step takes two slots
 slots "$out/chunks.json" >"$out/chunks.txt"
 beside interleaved "Interleaved: 8 micro-batches, 2 stages of 2 chunks (f, b the second)" "$out/pp2.txt" "$out/chunks.txt" chunks
+
+say "where the ranks of pp 4 spend step 30:"
+show "tutorials/$tutorial/trace.py" "$out/pp4.json"
+"tutorials/$tutorial/trace.py" "$out/pp4.json" >"$out/trace.txt" || fail "rank 0 waits before its first forward, or another does not"
+say "$(cat "$out/trace.txt")" "ok: rank 0 starts without a wait, the others wait for their first forward"
