@@ -29,12 +29,34 @@ say "ok: the busiest expert has a smaller share"
 bars free "Tokens of each expert in step $steps, without balance"
 bars balanced "Tokens of each expert in step $steps, with --moe-aux-loss-coeff 0.1"
 
-# Four ranks, of which 1, 2 or 4 share the experts.
+# The way of rows in small: six tokens on two ranks, each with two of the experts A to D. A0 is token 0's row for A. Rank 0 has the
+# tokens 0 to 2 and the experts A and B.
+rows_with() { tr ' ' '\n' <<<"${*:2}" | grep "$1" | sort -s -k 1.1,1.1 | xargs; }  # PATTERN ROWS...: those of it, by expert
+moment() { printf '%-11s %-20s | %s\n' "$@" >>"$out/travel.txt"; }
+chosen=("A0 C0 A1 B1 B2 D2" "A3 D3 C4 D4 A5 B5")
+sorted=("$(rows_with . "${chosen[0]}")" "$(rows_with . "${chosen[1]}")")
+at_experts=("$(rows_with '[AB]' "${sorted[@]}")" "$(rows_with '[CD]' "${sorted[@]}")")
+back=("$(rows_with '[0-2]' "${at_experts[@]}")" "$(rows_with '[3-5]' "${at_experts[@]}")")
+moment chosen: "${chosen[@]}"
+moment sorted: "${sorted[@]}"
+moment "at experts:" "${at_experts[@]}"
+moment back: "${back[@]}"
+say "six tokens on two ranks, two rows of each:" "$(cat "$out/travel.txt")"
+[[ ${back[*]} == "${sorted[*]}" ]] || fail "a row is not back at its place"
+say "ok: two all-to-alls bring each row back to its place; $(wc -w <<<"${at_experts[0]}") rows were on rank 0, $(wc -w <<<"${at_experts[1]}") on rank 1"
+quietly "$out/plot.log" "$bin/plot_figure" travel --output "$out/travel.svg" \
+    --title "Rows of six tokens on two ranks, to the experts A to D and back" "$out/travel.txt"
+
+# Four ranks, of which 1, 2 or 4 share the experts: of 4 layers, 8 experts, 3 matrices of 64 x 64, 4 bytes an element.
 for ep in 1 2 4; do
   train 1,1,4,1 ep$ep --moe-aux-loss-coeff 0.1 --expert-model-parallel-size $ep --report-memory --report-comm
   say "ep $ep: parameters $(memory ep$ep parameters) MiB a rank, loss $(loss ep$ep $steps) at step $steps"
   [[ $ep == 1 ]] || close ep1 ep$ep 1e-5 "ep $ep against ep 1"
+  awk -v whole="$(memory ep1 parameters)" -v own="$(memory ep$ep parameters)" -v ep=$ep 'BEGIN {
+    apart = whole - 4 * 8 * 3 * 64 * 64 * 4 / 1024 / 1024 * (1 - 1 / ep) - own; exit !(apart < 0.002 && apart > -0.002)}' ||
+    fail "with ep $ep a rank does not hold 1 / $ep of the experts"
 done
+say "ok: a rank holds 1 / ep of the experts' 1.5 MiB"
 say "what a step of ep2 communicates:"
 traffic ep2
 
