@@ -13,7 +13,7 @@ show "$lesson/sums.py"
 "$lesson/sums.py" >"$out/sums.txt"
 say "$(cat "$out/sums.txt")"
 
-# Both meshes are right. What one addition rounds differently, a gentle learning rate damps and a high one amplifies.
+# Both meshes are right. A low learning rate damps the differences of their roundings, and a high one amplifies them.
 for lr in 3e-3 3e-2; do
   train 1,1,1,0 one-$lr --lr $lr
   train 2,1,1,0 tp2-$lr --lr $lr
