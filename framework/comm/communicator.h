@@ -58,7 +58,7 @@ class Communicator : public torch::CustomClassHolder {
     return split(color_of(rank()), rank(), name);
   }
 
-  // Whether bf16 and fp16 travel as they are and are summed in fp32. Otherwise each addition rounds.
+  // Whether bf16 and fp16 travel as they are and are summed in fp32. Else each addition rounds.
   virtual bool sums_in_fp32() const { return true; }
 
   // From here on the group's verbs run beside those of other groups: on a GPU, in a stream of their

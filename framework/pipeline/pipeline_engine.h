@@ -16,13 +16,14 @@ namespace anymesh {
 // value.
 class PipelineEngine {
  public:
-  // `splits_backward`: by zero_bubble(), else by one_f_one_b() (schedule.h). Collective over grid.pp.
-  // Throws UserError if the stage has not as many chunks as the mesh.
+  // `splits_backward`: by zero_bubble(), else by one_f_one_b() (schedule.h). Collective over
+  // grid.pp. Throws UserError if the stage has not as many chunks as the mesh.
   PipelineEngine(StageModule& stage, const ProcessGrid& grid, bool splits_backward = false);
 
-  // Runs forward and backward of all micro-batches; gradients go to the leaves. `gradient_scale` is d objective / d (mean loss of one micro-batch): 1 / (micro-batches
-  // of all dp ranks) for the mean over the global batch. Returns the losses of the last stage, on
-  // its device, which may still be computing them.
+  // Runs forward and backward of all micro-batches of a step; gradients go to the leaves.
+  // `gradient_scale` is d objective / d (mean loss of one micro-batch): 1 / (micro-batches of all dp
+  // ranks) for the mean over the global batch. Returns the losses of the last stage, on its device,
+  // which may still be computing them.
   std::vector<torch::Tensor> forward_backward(const std::vector<MicroBatch>& batches,
                                               double gradient_scale);
 

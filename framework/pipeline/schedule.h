@@ -39,8 +39,8 @@ struct PipelineShape {
 std::vector<Step> one_f_one_b(int stage, const PipelineShape& shape);
 
 // The same with backwards in two halves (ZB-H1; arXiv:2401.10241, section 2.3). Backward makes the
-// gradient that the stage before waits for. Weights makes those of the parameters, and is put off by
-// as many micro-batches as there are stages before, where it fills the time in which the stage would
+// gradient that the stage before waits for. Weights makes those of the parameters. It is put off by
+// as many micro-batches as there are stages before, and fills the time in which the stage would
 // wait. No stage holds the tensors of more than min(stages, micro-batches) micro-batches.
 //
 //   stage 1 of 2, 4 micro-batches:  F0 B0 F1 B1 W0 F2 B2 W1 F3 B3 W2 W3
@@ -64,8 +64,8 @@ struct Slot {
   std::vector<Arrival> arrivals;  // results that other stages send this one at the end of the slot
 };
 
-// Returns the slots of a stage, of as many as all steps of all stages take. A result is there in the
-// slot after that of its step. Throws std::logic_error if the stages wait for each other for ever.
+// Returns the slots of a stage, of as many as all steps of all stages take. A result is there in
+// the slot after that of its step. Throws std::logic_error if the stages wait for each other for ever.
 std::vector<Slot> slots_of(int stage, const std::vector<std::vector<Step>>& steps_of_stages,
                            int chunks);
 

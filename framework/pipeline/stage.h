@@ -38,8 +38,8 @@ class StageModule {
   // Returns an uninitialised tensor of the shape and dtype that stages send each other.
   virtual torch::Tensor empty_hidden() const = 0;
 
-  // The runs of consecutive layers that it holds (schedule.h). forward() runs one of them. The model
-  // begins with the first stage's first one, and ends with the last stage's last one.
+  // The runs of consecutive layers that it holds (schedule.h). forward() runs one of them. The
+  // model begins with the first stage's first one, and ends with the last stage's last one.
   virtual int chunks() const { return 1; }
 
   // The parameters, in the order in which DeepSpeed would flatten them.

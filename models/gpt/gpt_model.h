@@ -11,9 +11,9 @@
 
 namespace anymesh {
 
-// One stage of a GPT: [embedding] layers [norm, logits, loss]. The brackets are on the first and the
-// last stage. With several chunks, the embedding is in the first one's first, and the head in the
-// last one's last.
+// One stage of a GPT: [embedding] layers [norm, logits, loss]. The brackets are on the first and
+// the last stage. With several chunks, the embedding is in the first one's first, and the head in
+// the last one's last.
 //
 // Its parameters are in gpt_parameters.h. With tied weights the last stage has its own copy of the
 // word embeddings. Its gradient is added to the first stage's once per step.
