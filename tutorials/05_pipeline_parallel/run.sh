@@ -69,7 +69,7 @@ beside() {
 beside zero_bubble "Zero bubble: 8 micro-batches, 4 stages (W gradients of weights)" "$out/halves.txt" "$out/zb.txt" zb-h1
 slots "$out/pp2.json" | sed -E 's/ ([FB.][0-9]*)/ \1 \1/g' >"$out/pp2.txt"  # a stage has two chunks, so each step takes two slots
 slots "$out/chunks.json" >"$out/chunks.txt"
-beside interleaved "Interleaved: 8 micro-batches, 2 stages of 2 chunks (f, b the second)" "$out/pp2.txt" "$out/chunks.txt" chunks
+beside interleaved "Interleaved: 8 micro-batches, 2 stages of 2 chunks" "$out/pp2.txt" "$out/chunks.txt" chunks
 
 say "where the ranks of pp 4 spend step 30:"
 show "tutorials/$tutorial/trace.py" "$out/pp4.json"
