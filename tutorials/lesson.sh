@@ -1,6 +1,9 @@
-# Sourced by NN_name/run.sh with its arguments: [FOLDER OF THE EXECUTABLES] (else $ANYMESH_BIN, else build/release/bin).
+# Sourced by NN_name/run.sh with its arguments: [--predict] [FOLDER OF THE EXECUTABLES] (else $ANYMESH_BIN, else build/release/bin).
 # $FLAGS, if set, adds flags to every run of the lesson. Files go to runs/NN_name/, made anew each time.
-folder=${1:-${ANYMESH_BIN:-}}
+folder=${ANYMESH_BIN:-} predicting=
+for argument; do
+  if [[ $argument == --predict ]]; then predicting=yes; else folder=${argument:-$folder}; fi
+done
 [[ -z $folder ]] || folder=$(realpath -e -- "$folder") || exit 1
 tutorial=$(basename "$(dirname "$(realpath "${BASH_SOURCE[1]}")")")
 source "$(dirname "${BASH_SOURCE[0]}")/base.sh"
@@ -26,6 +29,7 @@ recipe=(--micro-batch-size 1 --global-batch-size 8 --train-iters "$steps" --lr 3
         --eval-iters 0 --log-interval 10 --device cpu)
 
 source tutorials/commands.sh
+source tutorials/predict.sh
 show_header
 
 # train MESH RUN FLAGS...: runs a command_of to its end, with its output in $out/RUN.log.
@@ -46,6 +50,17 @@ memory() { sed -n "s/^memory: $2  *\([0-9.]*\) .*/\1/p" "$out/$1.log"; }
 
 # traffic RUN: prints the communication of the last step, for a run with --report-comm.
 traffic() { say "$(sed -n '/^group/,/^done/{/^done/!p}' "$out/$1.log")"; }
+
+# moved RUN GROUP VERB: prints the bytes of rank 0 in the last step, for a run with --report-comm.
+moved() { awk -v group="$2" -v verb="$3" '$1 == group && $2 == verb {print $4}' "$out/$1.log"; }
+
+# parameters RUN: prints their number. per_parameter RUN PART...: the bytes of memory for each, for a run with --report-memory.
+parameters() { sed -n 's/^model: \([0-9]*\) .*/\1/p' "$out/$1.log"; }
+per_parameter() {
+  local part
+  for part in "${@:2}"; do memory "$1" "$part"; done |
+    awk -v count="$(parameters "$1")" '{bytes += $1 * 2 ^ 20} END {printf "%.3g", bytes / count}'
+}
 
 # bitwise A B WHAT: checks that the losses of two runs are the same text at every step that both have.
 bitwise() { compare "$1" "$2" "$3" bit-identical --bitwise; }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # tutorials/refresh.sh [NN_name]...: runs these tutorials, or all. Puts their commands and output between the markers of their
-# READMEs, and their curves beside them. Then updates the pages' code (excerpts.py) and the numbers in their exercises
-# (exercises.py). ANYMESH_BIN: the executables' folder.
+# READMEs, and their curves beside them. Then updates the questions (predictions.py), the code (excerpts.py) and the numbers in
+# the exercises (exercises.py). ANYMESH_BIN: the executables' folder.
 set -euo pipefail
 executables=$(realpath -e -- "${ANYMESH_BIN:-"$(dirname "$0")/../build/release/bin"}")
 cd "$(dirname "$0")"
@@ -21,5 +21,6 @@ for tutorial in "$@"; do
   cp "../runs/$tutorial/README.md" "$tutorial/README.md"
   if compgen -G "../runs/$tutorial/*.svg" >/dev/null; then cp "../runs/$tutorial"/*.svg "$tutorial/"; fi
 done
+./predictions.py "$@"
 ./excerpts.py "$@"
 ./exercises.py --write --bin "$executables" "$@"

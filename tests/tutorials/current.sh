@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Checks that the READMEs show the code, the tutorials' commands and their output. Lines must be equal except for numbers with a
-# point, whose last digits depend on the processor, places in files, and the folder of the executables. A CTest fixture ran the
-# tutorials before; their output is in runs/.
+# Checks that the READMEs show the code, the tutorials' commands and their output, and the answers of "Predict first". Lines of output
+# must be equal except for numbers with a point, whose last digits depend on the processor, places in files, and the folder of the
+# executables. A CTest fixture ran the tutorials before; their output is in runs/.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../../tutorials"
 ./excerpts.py --check
+./predictions.py --check
 masked() { sed -E 's/^(\$ export PATH=)[^:]*/\1#/; s/[0-9]+\.[0-9]+(e[-+][0-9]+)?/#/g; s/(byte|offset) [0-9]+/\1 #/g; s/ +/ /g'; }
 # By rounding, which depends on the processor, a token may go to another expert.
 same_but_for_few_tokens() { # FIGURE FIGURE: bars of tokens, with a point in each number but the counts, behind the bars and in <desc>

@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
 # One process: the reference loss curve, which the same command must repeat.
 source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
+ask 0.05 "How large is the loss of step 1, when the model knows nothing yet, in nats?" 'loss one 1'
+others() { comm -13 <(cut -d, -f1,3 "$out/one.csv") <(cut -d, -f1,3 "$out/again.csv") | wc -l; }
+ask 0 "At how many of the 60 steps has the second run another loss, in any digit?" others
 
 train 1,1,1,0 one
 train 1,1,1,0 again

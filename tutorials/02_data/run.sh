@@ -2,6 +2,10 @@
 # Turns a text into tokens and tokens into samples, whose order does not depend on the mesh.
 source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
 needs preprocess_data
+token_bytes() { echo $(($(stat -c %s "$corpus.bin") / $(grep -o '[0-9]* tokens' "$out/preprocess.log" | cut -d ' ' -f 1))); }
+ask 0 "How many bytes does the .bin take for a token, if there are 256 bytes and one token that ends a document?" token_bytes
+next_sample() { awk -F, 'END {print $2}' "$out/first.csv"; }
+ask 0 "With which sample, counted from 0, does the second part begin, after 30 steps of 8 samples on another mesh?" next_sample
 
 cp LICENSE "$out/licence.txt"
 quietly "$out/preprocess.log" "$bin/preprocess_data" --input "$out/licence.txt" --documents paragraph --output-prefix "$out/licence" \

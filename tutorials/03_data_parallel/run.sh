@@ -1,6 +1,10 @@
 #!/usr/bin/env bash
 # Data parallelism: 2 and 4 ranks share the batch, and the curve stays the same.
 source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
+ask 10% "How many bytes does each rank of dp 4 all-reduce in a step, if the model has 218496 parameters in fp32?" \
+    'moved dp4 dp all_reduce'
+growth() { echo $((100 * $(moved dp4 dp all_reduce) / $(moved dp2 dp all_reduce) - 100)); }
+ask 0 "By how many percent do these bytes grow from dp 2 to dp 4?" growth
 
 train 1,1,1,0 one
 for dp in 2 4; do

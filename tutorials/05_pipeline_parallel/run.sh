@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
 # Pipeline parallelism: stages of layers, the micro-batches that move through them, and their order.
 source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
+waits() { awk 'NR == 1 {print gsub(/[.]/, "")}' "$out/slots.txt"; }
+ask 0 "In how many slots does each of 4 stages wait, if a forward or a backward of one of 8 micro-batches takes a slot?" waits
+ask 0 "How many micro-batches does stage 0 hold at most, in 1F1B?" 'held "$out/order.txt" | cut -d " " -f 2'
 
 train 1,1,1,0 one
 for pp in 2 4; do

@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
 # ZeRO: four data parallel ranks at stages 0 to 3. Shows the memory of each, and that the curve stays the same.
 source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
+ask 2% "How many bytes of optimizer state does each of 4 ranks keep for a parameter at ZeRO 1, in fp32?" \
+    'per_parameter zero1 "optimizer state"'
+ask 2% "How many bytes does it keep for a parameter in all at ZeRO 2?" 'per_parameter zero2 parameters gradients "optimizer state"'
 
 row() { say "$(printf '%-6s %11s %10s %10s %16s' "$@")"; }
 echo "ZeRO,parameters,gradients,optimizer state" >"$out/memory.csv"

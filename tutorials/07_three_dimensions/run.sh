@@ -2,6 +2,13 @@
 # Compares tp 2 x pp 2 x dp 2 with one process in fp32 and bf16, and runs it in fp16 with a loss scaler.
 source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
 needs plot_figure
+at() { # STAGE TP: the rank that the picture has there, for dp 0
+  grep -o '<text [^/]*' "$out/mesh.svg" | awk -F'[">]' -v stage="$1" -v tp="$2" '
+    $NF == tp "<" && !x {x = $2} $NF == stage "<" {y = $4} /rank/ && $2 == x && $4 == y {print $NF + 0}'
+}
+ask 0 "Which rank has pp 1, dp 0 and tp 1 on tp 2 x pp 2 x dp 2?" 'at "stage 1" "tp 1"'
+ask 2% "How many bytes does one process keep for a parameter in bf16: weight, gradient and optimizer state?" \
+    'per_parameter bf16-tp1-pp1-dp1 parameters gradients "optimizer state"'
 
 row() { say "$(printf '%-18s %11s %10s %10s %16s' "$@")"; }
 declare -A flags=([fp32]="" [bf16]=--bf16)

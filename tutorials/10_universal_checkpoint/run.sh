@@ -3,6 +3,9 @@
 # five other meshes. Two of them save in their turn, which shows how they cut the parameter, and that they end with the same bytes.
 source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
 needs ckpt ds_to_universal plot_figure
+ask 0 "How many files hold the optimizer state of tp 2 x pp 2 x dp 2?" 'find "$tag" -name "zero_pp_rank_*" | wc -l'
+part() { grep -o 'W.flat.0:[0-9]*' "$out/follow.log" | head -1 | cut -d : -f 2; }
+ask 0 "How many of the 64 x 256 elements of W does each rank of dp 4 hold at ZeRO 3?" part
 half=$((steps / 2))
 recipe+=(--same-bits --make-vocab-size-divisible-by 64)  # 256 tokens in 4 blocks
 parameter=2.mlp.dense_4h_to_h.weight

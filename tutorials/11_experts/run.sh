@@ -3,6 +3,9 @@
 # with the experts on other ranks.
 source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
 needs ckpt ds_to_universal plot_figure
+ask 5% "How many bytes does a rank of ep 2 send by all-to-all in a step of 2 micro-batches of 32 tokens, in 4 layers?" \
+    'moved ep2 ep all_to_all'
+ask 2% "How many MiB of parameters does a rank of ep 4 keep, if one of ep 1 keeps 1.83, with 1.5 of experts?" 'memory ep4 parameters'
 half=$((steps / 2)) experts=8
 model+=(--swiglu --disable-bias-linear --num-experts $experts --moe-router-topk 2 --moe-ffn-hidden-size 64)
 

@@ -2,6 +2,9 @@
 # Starts a run from a trained model, directly and through a Hugging Face folder.
 source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
 needs preprocess_data hf_convert ckpt
+begin() { awk '$1 == "K1" {print $3}' "$out/rows.txt"; }
+ask 0 "At which of the 192 rows of Q, K and V does K of the second of 4 heads begin here, counted from 0?" begin
+ask 0.2 "With which loss does the fine-tuned run begin, if the run on a similar text ended with 3.2?" 'loss tuned 1'
 
 # corpus NAME FILE FLAGS...: turns the bytes of FILE into tokens, on which the next runs train.
 corpus() {

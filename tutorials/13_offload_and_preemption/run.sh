@@ -1,6 +1,10 @@
 #!/usr/bin/env bash
 # Keeps optimizer state and parameters in a file instead of in memory. Also stops a run by a signal and resumes it.
 source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
+ask 1% "How many MiB do the buffers take, for two blocks of 2^20 elements of the weights and of both moments in fp32?" \
+    'memory disk "offload buffers"'
+ask 1% "How many MiB of moments does a rank keep on disk, if its half of the parameters takes 24.3?" \
+    'memory memory "optimizer state"'
 steps=10
 # The model is large enough to have state to keep out of memory.
 recipe+=(--train-iters $steps --hidden-size 512 --global-batch-size 2 --log-interval 1)

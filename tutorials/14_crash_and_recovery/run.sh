@@ -2,6 +2,10 @@
 # Kills a run with kill -9 in the middle of a save, then damages a byte. The run resumes from the newest good checkpoint, bit
 # for bit.
 source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
+resumed_after() { sed -n 's/.*loaded .*: iteration \([0-9]*\).*/\1/p' "$out/resumed.log"; }
+ask 0 "After which step does the run go on, if it saves every 20 steps and is killed in the save of step 40?" resumed_after
+ask 0 "How many of the 60 steps does the same command run, when the checkpoint of step 60 is damaged?" \
+    'sed 1d "$out/after.csv" | wc -l'
 checkpoints=$out/checkpoints
 wide=(--hidden-size 256 --global-batch-size 2)  # a save long enough for a kill, and short steps
 saves=("${wide[@]}" --save "$checkpoints" --load "$checkpoints" --save-interval 20 --report-save)

@@ -2,6 +2,13 @@
 # Resumes Megatron-DeepSpeed's runs on other meshes, with their flags, checkpoint and data, and gets their losses.
 source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
 needs ds_to_universal ckpt
+slice() {
+  "$bin/ckpt" inspect "$bf16/checkpoint" --parameter 2.mlp.dense_4h_to_h.weight |
+    sed -n 's/.*tp 0 has .*shape .\([0-9]*\), \([0-9]*\).*/\1 x \2/p'
+}
+ask 0 "Which shape has the slice of each of two tp ranks of the MLP's second matrix, 64 x 256?" slice
+ask 0 "How many tensors does ckpt diff compare for 52 parameters, with AdamW's state?" \
+    'grep -o "[0-9]* tensors" "$out/diff.log" | cut -d " " -f 1'
 fixtures=tests/fixtures
 for archive in z1-bf16-tp2pp2dp1 z1-fp32-tp2pp2dp1-universal; do
   quietly "$out/tar.log" tar xf "$fixtures/megatron/$archive.tar.xz" -C "$out"

@@ -2,6 +2,8 @@
 # The new model in this folder gets the GPT's meshes, ZeRO stages and kinds of checkpoint.
 source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
 needs pretrain_mlp generate_mlp export_mlp ds_to_universal zero_to_fp32 ckpt
+ask 0 "How many parameters has the model, with tables for 3 tokens, 4 layers, a norm and a head, for 256 tokens?" 'parameters one'
+ask 0 "How many parameters has the largest of 4 stages, the first?" 'sed -n "s/^model: .* \([0-9]*\) on a rank.*/\1/p" "$out/pp4.log"'
 program=pretrain_mlp
 model=(--num-layers 4 --hidden-size 64 --seq-length 32)
 half=$((steps / 2))

@@ -5,6 +5,8 @@
 # compares with the recorded losses.
 source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
 needs ds_reshard ckpt
+ask 0 "How many elements has each of 3 partitions of 1572 elements?" partition
+ask 0 "How many of W's 144 elements does rank 0 of 3 have, if 384 elements come before W?" part
 read -ra launcher <<<"${LAUNCHER:-}"
 record=$out
 [[ -z ${LAUNCHER:-} ]] || record=$out/recorded

@@ -2,6 +2,9 @@
 # An optimizer of 20 lines gets every mesh, ZeRO stage and kind of checkpoint. Muon, which needs whole matrices, gets them too.
 source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
 needs pretrain_signum ds_to_universal
+ask 10% "How many bytes of state does Signum keep for a parameter in fp32?" 'per_parameter one "optimizer state"'
+ask 0 "How many files has a parameter's folder in the universal checkpoint?" \
+    'ls "$out"/universal/*/zero/2.mlp.dense_h_to_4h.weight | wc -l'
 program=pretrain_signum
 recipe=("${recipe[@]/3e-3/1e-3}" --same-bits)  # a sign may turn by rounding, and a whole step with it
 half=$((steps / 2))
