@@ -157,6 +157,25 @@ TEST_F(PlotFigureTest, HostileRecordsAreRefused) {
     EXPECT_REFUSES(settings_of(record_of(write("bad.jsonl", hostile.first))), hostile.second);
 }
 
+// Equal cells of joined rows are linked, and rows below a heading have a scale of their own.
+TEST_F(PlotFigureTest, CellsHaveHeadingsWidthsAndLinks) {
+  const std::string svg =
+      drawn(cells_figure(write("cells.txt",
+                               "# before\nfile: Q0 K0 Q1 K1 .*3 |\n~\nhere: K1*3 Q0 >\n# after\n"
+                               "s: Q2\nQ = queries: all\n")));
+  for (const char* text : {">before</text>", ">after</text>", ">queries: all</text>", ">K</text>",
+                           ">\u2192</text>", "before. after.</desc>"})
+    EXPECT_THAT(svg, HasSubstr(text));
+  EXPECT_EQ(count(svg, "<path"), 2u);  // Q0 and K1
+  EXPECT_EQ(count(svg, ">2</text>"), 1u);
+  EXPECT_THAT(widths(svg, "s0"), ElementsAre(78, 78, 126, 638, 13));  // 1/8, 1/5, all, the legend
+  EXPECT_THAT(widths(svg, "s1"), ElementsAre(78, 78, 382, 13));
+  EXPECT_THAT(widths(svg, "empty"), ElementsAre(238));
+  for (const char* bad : {"s: F0*x\n", "s: F0*0\n", "s: F0*nan\n", "s: *2\n"})
+    EXPECT_REFUSES(cells_figure(write("x.txt", bad)), "expected a cell and its columns, F0*3");
+  EXPECT_REFUSES(cells_figure(write("x.txt", "F\n")), "'F': expected 'label: cell cell ...'");
+}
+
 TEST_F(PlotFigureTest, CellsAndBarsShowTheirNumbers) {
   const std::string cells =
       drawn(cells_figure(write("cells.txt", "s 0: F0 F1 . B0\ns 1: . F0 B0\n")));
@@ -171,17 +190,6 @@ TEST_F(PlotFigureTest, CellsAndBarsShowTheirNumbers) {
   expect_ratio(bars, "s1", "s0", 2);
   EXPECT_REFUSES(bars_figure(write("x.csv", "a,b\n1,2,3\n")),
                  "'1,2,3': expected a label and a number for each of 'a,b'");
-}
-
-// A2 goes to the other rank, and back to its place. B1 has no next row.
-TEST_F(PlotFigureTest, CellsTravelFromRowToRow) {
-  const std::string svg = drawn(
-      travel_figure(write("travel.txt", "sent: A0 B1 | A2\narrived: A0 A2 | B1\nback: A0 | A2\n")));
-  EXPECT_EQ(count(svg, "<path d="), 5u);
-  EXPECT_EQ(widths(svg, "s0").size(), 6u + 1);  // and the legend's
-  EXPECT_EQ(widths(svg, "s1").size(), 2u + 1);
-  EXPECT_THAT(svg, HasSubstrs(">sent</text>", ">back</text>"));
-  EXPECT_REFUSES(travel_figure(write("x.txt", "A0 | A1\n")), "expected 'label: cell cell ...'");
 }
 
 // Two ranks for 4 ms: a forward of 1 ms and a backward of 2 on rank 0, 1 and 1 on rank 1.

@@ -38,12 +38,14 @@ std::string text_within(double x, double width, double y, const std::string& sty
 std::string ruler(const Axis& axis, int count, double bottom, double below);
 
 // Lines 'stage 0: F0 F1 . B0': a row of cells for each, '.' an empty one. The letters are a cell's
-// kind, and the digits after them are written into it.
+// kind, and the digits after them are written into it. Rows are of one scale, up to a heading.
+//
+//   # before                  a heading
+//   rank 0: a0*3 .*2.5 > s0   cells of 3 and 2.5 columns, and an arrow; '|' is a gap
+//   ~                         links the next row's cells to those of the same name in the row above,
+//                             which may have another scale
+//   a = of rank 0             names a kind in the legend
 Figure cells_figure(const std::string& path);
-
-// Such lines, one for each moment, with '|' between ranks: a line from each cell to the cell of the
-// same text in the next row.
-Figure travel_figure(const std::string& path);
 
 // A CSV whose header names the parts, 'ZeRO,parameters,gradients', and then lines of a label and
 // numbers, '0,1.5,3': a bar of parts for each.

@@ -30,13 +30,9 @@ struct Kind {
 
 constexpr Kind kKinds[] = {
     {"cells",
-     "lines 'stage 0: F0 F1 . B0': a row of cells for each, '.' an empty one, with the\n"
-     "numbers in them",
+     "lines 'stage 0: F0 F1*2 . B0': a row of cells for each, '.' an empty one, with the\n"
+     "numbers in them; '# heading', '~' to link equal cells, 'F = forward'",
      cells_figure},
-    {"travel",
-     "lines 'sorted: A0 B1 | A2 C3', one for each moment, '|' between ranks: the same, and\n"
-     "each cell's way to the next row",
-     travel_figure},
     {"bars",
      "a header 'ZeRO,parameters,gradients', then lines of a label and numbers: a bar of\n"
      "parts for each",

@@ -47,8 +47,9 @@ moment back: "${back[@]}"
 say "six tokens on two ranks, two rows of each:" "$(cat "$out/travel.txt")"
 [[ ${back[*]} == "${sorted[*]}" ]] || fail "a row is not back at its place"
 say "ok: two all-to-alls bring each row back to its place; $(wc -w <<<"${at_experts[0]}") rows were on rank 0, $(wc -w <<<"${at_experts[1]}") on rank 1"
-quietly "$out/plot.log" "$bin/plot_figure" travel --output "$out/travel.svg" \
-    --title "Rows of six tokens on two ranks, to the experts A to D and back" "$out/travel.txt"
+sed '1!i~' "$out/travel.txt" >"$out/ways.txt"  # a row's place is linked to that in the line before
+quietly "$out/plot.log" "$bin/plot_figure" cells --output "$out/travel.svg" \
+    --title "Rows of six tokens on two ranks, to the experts A to D and back" "$out/ways.txt"
 
 # Four ranks, of which 1, 2 or 4 share the experts: of 4 layers, 8 experts, 3 matrices of 64 x 64, 4 bytes an element.
 for ep in 1 2 4; do
