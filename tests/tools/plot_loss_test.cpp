@@ -164,6 +164,15 @@ TEST(LossPlot, MarksStandAtTheirStepsAndNotOnEachOther) {
   EXPECT_EQ(count(loss_plot_svg("t", curves), "Mark"), 0u);
 }
 
+// A level widens the axis up to it, and is a line below the curves.
+TEST(LossPlot, LevelsStandAtTheirLosses) {
+  const std::vector<LossCurve> curves = {curve("ref", {4, 3, 2})};
+  const std::string svg = loss_plot_svg("t", curves, {}, {{1, "floor"}, {4, "ln 55"}});
+  EXPECT_GT(height_of(svg, "floor"), height_of(svg, "ln 55"));
+  EXPECT_THAT(svg, HasSubstr("Line at the loss 1: floor. Line at the loss 4: ln 55."));
+  EXPECT_EQ(count(svg, "class=\"axis\"/>"), 3u);  // with the panel's own
+}
+
 TEST(LossPlot, LongCurvesAreThinned) {
   std::vector<double> losses;
   for (int i = 0; i < 100000; ++i) losses.push_back(5 + (i % 2));
@@ -173,11 +182,12 @@ TEST(LossPlot, LongCurvesAreThinned) {
 TEST_F(PlotLossTest, ProgramAnswersByExitCode) {
   csv("a.csv", {"4", "2"});
   csv("b.csv", {"4", "2.5"});
-  const Outcome plotted =
-      plot_loss("'x y'=@a.csv b=@b.csv --output @o.svg --title T --mark 1=save --mark '2=a, b'");
+  const Outcome plotted = plot_loss(
+      "'x y'=@a.csv b=@b.csv --output @o.svg --title T --mark 1=save --mark '2=a, b' "
+      "--level '1.5=floor'");
   EXPECT_EQ(plotted.status, 0);
   EXPECT_THAT(plotted.out, HasSubstr("x y"));
-  for (const char* text : {">T</text>", ">save</text>", ">a, b</text>"})
+  for (const char* text : {">T</text>", ">save</text>", ">a, b</text>", ">floor</text>"})
     EXPECT_THAT(read_file(folder_ / "o.svg"), HasSubstr(text));
   for (const char* equal : {"--help", "--tolerance 0.25 @a.csv @b.csv", "--bitwise @a.csv @a.csv",
                             "--first-tolerance 0 @a.csv @b.csv"})
@@ -198,6 +208,9 @@ TEST_F(PlotLossTest, ProgramRefusesArguments) {
            {"--output @no/such.svg @a.csv", "such.svg: cannot write the file"},
            {"--tolerance 1x @a.csv", "--tolerance 1x: expected a number from 0 on"},
            {"--mark 1=x @a.csv", "--mark has no effect without --output (see --help)"},
+           {"--level 1=x @a.csv", "--level has no effect without --output (see --help)"},
+           {"--output @o.svg --level nan=x @a.csv", "--level nan=x: expected LOSS=text"},
+           {"--output @o.svg --level 1 @a.csv", "--level 1: expected LOSS=text"},
            {"--output @o.svg --mark 3=x @a.csv", "--mark 3=x: expected a step from 1 to 2"},
            {"--output @o.svg --mark save @a.csv", mark},
            {"--output @o.svg --mark 1= @a.csv", mark},

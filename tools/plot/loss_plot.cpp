@@ -89,10 +89,24 @@ std::string level(double y, const std::string& label) {
          text_at(kLeft - 10, y + 4, "tick end", label);
 }
 
-std::string loss_panel(const Panel& panel, const std::vector<LossCurve>& curves) {
+// Draws lines across the panel. Each has its text at the right end, free of the grid.
+std::string levels_at(const Panel& panel, const std::vector<Level>& levels) {
+  std::string svg;
+  for (const auto& [loss, text] : levels) {
+    const double y = panel.y.at(loss), width = 6.4 * static_cast<double>(text.size());
+    svg += line_at(kLeft, y, kLeft + kPlotWidth, y, "axis") +
+           rectangle(kLeft + kPlotWidth - width, y - 16, width, 14, "paper") +
+           text_at(kLeft + kPlotWidth, y - 5, "tick end", text);
+  }
+  return svg;
+}
+
+std::string loss_panel(const Panel& panel, const std::vector<LossCurve>& curves,
+                       const std::vector<Level>& levels) {
   std::string svg = frame(panel, "lm loss");
   for (const double tick : nice_ticks(panel.y.low, panel.y.high, 6))
     svg += level(panel.y.at(tick), string_printf("%g", tick));
+  svg += levels_at(panel, levels);
   for (size_t i = 0; i < curves.size(); ++i) {
     std::vector<Point> points;
     for (const LossRow& row : curves[i].rows)
@@ -194,9 +208,10 @@ double legend_width(const std::vector<LossCurve>& curves) {
   return 44 + 7.2 * longest;
 }
 
-Panel loss_axes(const std::vector<LossCurve>& curves) {
+Panel loss_axes(const std::vector<LossCurve>& curves, const std::vector<Level>& levels) {
   Panel panel{.y = {kTop + kLossHeight, kTop}};
   auto& [x, y] = panel;
+  for (const Level& level : levels) y.include(level.loss);
   for (const LossCurve& curve : curves)
     for (const LossRow& row : curve.rows) {
       x.include(static_cast<double>(row.iteration));
@@ -213,7 +228,8 @@ Panel loss_axes(const std::vector<LossCurve>& curves) {
 }
 
 // Returns the plot in sentences, for readers who can't see it.
-std::string seen_in(const std::vector<LossCurve>& curves, const std::vector<Mark>& marks) {
+std::string seen_in(const std::vector<LossCurve>& curves, const std::vector<Mark>& marks,
+                    const std::vector<Level>& levels) {
   std::string seen;
   for (const LossCurve& curve : curves) {
     const LossRow &first = curve.rows.front(), &last = curve.rows.back();
@@ -224,6 +240,8 @@ std::string seen_in(const std::vector<LossCurve>& curves, const std::vector<Mark
   }
   for (const auto& [iteration, text] : marks)
     seen += string_printf("Mark at iteration %ld: %s. ", iteration, text.c_str());
+  for (const auto& [loss, text] : levels)
+    seen += string_printf("Line at the loss %g: %s. ", loss, text.c_str());
   seen.pop_back();
   return seen;
 }
@@ -251,27 +269,40 @@ std::string marks_at(const std::vector<Panel>& panels, std::vector<Mark> marks) 
   return svg;
 }
 
+// Parses "NUMBER=text".
+template <class T>
+std::pair<T, std::string> number_and_text(const std::string& argument, const char* expected) {
+  const size_t equals = argument.find('=');
+  const auto number = parse_number<T>(argument.substr(0, equals));
+  if (equals == std::string::npos || equals + 1 == argument.size() || !number ||
+      !std::isfinite(static_cast<double>(*number)))
+    throw_error(expected[0] == 'S' ? "--mark " : "--level ", argument, ": expected ", expected);
+  return {*number, argument.substr(equals + 1)};
+}
+
 }  // namespace
 
 Mark read_mark(const std::string& argument) {
-  const size_t equals = argument.find('=');
-  const auto iteration = parse_number<int64_t>(argument.substr(0, equals));
-  if (equals == std::string::npos || equals + 1 == argument.size() || !iteration)
-    throw_error("--mark ", argument, ": expected STEP=text");
-  return {*iteration, argument.substr(equals + 1)};
+  const auto [iteration, text] = number_and_text<int64_t>(argument, "STEP=text");
+  return {iteration, text};
+}
+
+Level read_level(const std::string& argument) {
+  const auto [loss, text] = number_and_text<double>(argument, "LOSS=text");
+  return {loss, text};
 }
 
 std::string loss_plot_svg(const std::string& title, const std::vector<LossCurve>& curves,
-                          const std::vector<Mark>& marks) {
-  const Panel losses = loss_axes(curves);
+                          const std::vector<Mark>& marks, const std::vector<Level>& levels) {
+  const Panel losses = loss_axes(curves, levels);
   const double top = losses.bottom() + kBetween;
   const Panel deltas{losses.x, {top + kDeltaHeight, top}};
   const bool compared = curves.size() > 1;
   const double bottom = compared ? deltas.bottom() : losses.bottom();
   const double width = kLeft + kPlotWidth + kGap + legend_width(curves) + 16;
   const double height = std::max(bottom + kBottom, kTop + 40.0 * curves.size() + 20);
-  std::string svg = svg_begin(width, height, title, seen_in(curves, marks)) +
-                    text_at(kLeft, 40, "title", title) + loss_panel(losses, curves);
+  std::string svg = svg_begin(width, height, title, seen_in(curves, marks, levels)) +
+                    text_at(kLeft, 40, "title", title) + loss_panel(losses, curves, levels);
   if (compared) svg += delta_panel(deltas, curves);
   svg += marks_at(compared ? std::vector{losses, deltas} : std::vector{losses}, marks);
   svg += text_at(kLeft + kPlotWidth / 2, bottom + 40, "tick mid", "iteration");

@@ -19,11 +19,19 @@ struct Mark {
   std::string text;
 };
 
-// Parses "STEP=text". Throws for anything else.
+// A horizontal line with a text, such as "ln 256", at a loss.
+struct Level {
+  double loss = 0;
+  std::string text;
+};
+
+// Parse "STEP=text" and "LOSS=text". Throw for anything else.
 Mark read_mark(const std::string& argument);
+Level read_level(const std::string& argument);
 
 // Throws for a mark at an iteration that no curve reaches. REQUIRES: at least one curve.
 std::string loss_plot_svg(const std::string& title, const std::vector<LossCurve>& curves,
-                          const std::vector<Mark>& marks = {});
+                          const std::vector<Mark>& marks = {},
+                          const std::vector<Level>& levels = {});
 
 }  // namespace anymesh

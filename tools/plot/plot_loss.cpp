@@ -24,12 +24,14 @@ double tolerance_of(const cxxopts::ParseResult& parsed, const char* name) {
   return number_from_zero("--" + std::string(name) + " " + text, text);
 }
 
-// Returns every --mark. A list of cxxopts would end at a comma.
-std::vector<Mark> marks_of(const cxxopts::ParseResult& parsed) {
-  std::vector<Mark> marks;
+// Returns every --mark or --level. A list of cxxopts would end at a comma.
+template <class T>
+std::vector<T> all_of(const cxxopts::ParseResult& parsed, const char* name,
+                      T (*read)(const std::string&)) {
+  std::vector<T> all;
   for (const cxxopts::KeyValue& flag : parsed.arguments())
-    if (flag.key() == "mark") marks.push_back(read_mark(flag.value()));
-  return marks;
+    if (flag.key() == name) all.push_back(read(flag.value()));
+  return all;
 }
 
 cxxopts::ParseResult parse(int argc, char** argv) {
@@ -43,13 +45,15 @@ cxxopts::ParseResult parse(int argc, char** argv) {
     ("tolerance", "largest |relative delta| to the reference at any common iteration", text, "X")
     ("first-tolerance", "the same, at the first common iteration only", text, "X")
     ("mark", "a thin line at a step, with its text; may be repeated", text, "STEP=TEXT")
+    ("level", "a thin line at a loss, with its text; may be repeated", text, "LOSS=TEXT")
     ("bitwise", "losses must be the same text")
     ("help", "this text");
   // clang-format on
   cxxopts::ParseResult parsed = parse_flags(flags, argc, argv);
   if (parsed.unmatched().empty()) throw_error("give at least one CSV");
-  if (parsed.count("mark") != 0 && parsed.count("output") == 0)
-    throw_error("--mark has no effect without --output");
+  for (const std::string flag : {"mark", "level"})
+    if (parsed.count(flag) != 0 && parsed.count("output") == 0)
+      throw_error("--", flag, " has no effect without --output");
   return parsed;
 }
 
@@ -64,7 +68,9 @@ int plot(const cxxopts::ParseResult& parsed) {
     std::vector<std::filesystem::path> inputs;
     for (const LossCurve& curve : curves) inputs.emplace_back(curve.path);
     write_svg(text_of(parsed, "output"),
-              loss_plot_svg(text_of(parsed, "title"), curves, marks_of(parsed)), inputs);
+              loss_plot_svg(text_of(parsed, "title"), curves, all_of(parsed, "mark", read_mark),
+                            all_of(parsed, "level", read_level)),
+              inputs);
   }
   const std::vector<std::string> failures = tolerance_failures(curves, tolerance);
   for (const std::string& failure : failures) std::fprintf(stderr, "%s\n", failure.c_str());
