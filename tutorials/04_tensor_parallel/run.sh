@@ -2,7 +2,7 @@
 # Tensor parallelism: 2 and 4 ranks share every layer, and the curve stays the same, with --sequence-parallel too.
 source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
 calls() { awk '/^tp +all_reduce/ {print $3 / 8}' "$out/tp2.log"; }
-ask 0 "How many all-reduces does a micro-batch take on tp 2 in 4 layers, with 5 more for embedding, logits and loss?" calls
+ask 0 "How many all-reduces does a micro-batch take on tp 2, with 5 of them for embedding, logits and loss?" calls
 share() { awk -v part="$(memory tp2 parameters)" -v all="$(memory one parameters)" 'BEGIN {printf "%.1f", 100 * part / all}'; }
 ask 2 "How many percent of the parameters does a rank of tp 2 keep?" share
 

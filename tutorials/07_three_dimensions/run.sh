@@ -4,7 +4,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
 needs plot_figure
 at() { # STAGE TP: the rank that the picture has there, for dp 0
   grep -o '<text [^/]*' "$out/mesh.svg" | awk -F'[">]' -v stage="$1" -v tp="$2" '
-    $NF == tp "<" && !x {x = $2} $NF == stage "<" {y = $4} /rank/ && $2 == x && $4 == y {print $NF + 0}'
+    $NF == tp "<" && !x {x = $2} $NF == stage "<" {y = $4} sub(/rank /, "", $NF) && $2 == x && $4 == y {print $NF + 0}'
 }
 ask 0 "Which rank has pp 1, dp 0 and tp 1 on tp 2 x pp 2 x dp 2?" 'at "stage 1" "tp 1"'
 ask 2% "How many bytes does one process keep for a parameter in bf16: weight, gradient and optimizer state?" \

@@ -5,7 +5,9 @@
 # compares with the recorded losses.
 source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
 needs ds_reshard ckpt
+partition() { "$bin/ckpt" inspect "$out/dp3/$tag" | sed -n '/single_partition_of_fp32_groups/ {n; s/.*\[\([0-9]*\)\]$/\1/p}'; }
 ask 0 "How many elements has each of 3 partitions of 1572 elements?" partition
+part() { "$bin/ckpt" inspect "$out/dp3/$tag" --parameter "$parameter" | grep -o 'W.flat.0:[0-9]*' | head -1 | cut -d : -f 2; }
 ask 0 "How many of W's 144 elements does rank 0 of 3 have, if 384 elements come before W?" part
 read -ra launcher <<<"${LAUNCHER:-}"
 record=$out
