@@ -14,4 +14,22 @@ for dp in 2 4; do
 done
 say "what a step of dp 4 communicates:"
 traffic dp4
+# Four ranks before and after: a1 is part 1 of rank 0's tensor, and s1 is part 1 of the sum.
+awk 'BEGIN {
+  split("a b c d", of); verbs = split("all-reduce reduce-scatter all-gather all-to-all", verb)
+  for (v = 1; v <= verbs; ++v) {
+    print "# " verb[v]
+    for (r = 0; r < 4; ++r) {
+      before = after = ""
+      for (p = 0; p < 4; ++p) {
+        before = before " " (v == 3 && p != r ? "." : of[r + 1] p)
+        after = after " " (v == 1 || (v == 2 && p == r) ? "s" p : v == 2 ? "." : v == 3 ? of[p + 1] p : of[p + 1] r)
+      }
+      print "rank " r ":" before " >" after
+    }
+  }
+  for (r = 0; r < 4; ++r) print of[r + 1] " = of rank " r
+  print "s = of the sum"}' >"$out/collectives.txt"
+quietly "$out/plot.log" "$bin/plot_figure" cells --output "$out/collectives.svg" \
+    --title "What four ranks have before and after a collective" "$out/collectives.txt"
 quietly "$out/plot.log" "$bin/plot_figure" batch --output "$out/batch.svg" "$out/dp4.log"
