@@ -32,5 +32,15 @@ quietly "$out/import.log" "$bin/hf_convert" import "$out/hugging_face" "$out/imp
 quietly "$out/again.log" "$bin/hf_convert" export "$out/imported" "$out/again" --config "$out/hugging_face/config.json"
 cmp "$out/hugging_face/model.safetensors" "$out/again/model.safetensors" || fail "the weights are not the same"
 say "ok: exported, imported and exported again: model.safetensors is the same, byte by byte"
+tutorials/12_fine_tune/rows.py "$out/imported/global_step0_universal" "$out/hugging_face" >"$out/rows.txt" ||
+  fail "the rows are not the same"
+{ echo "GPT-2: $(sort -n -k 2 "$out/rows.txt" | cut -d ' ' -f 1 | xargs)"
+  echo "~"
+  echo "here: $(sort -n -k 3 "$out/rows.txt" | cut -d ' ' -f 1 | xargs)"
+  echo "tp 2: T0*6 T1*6"
+  printf '%s\n' "Q = queries" "K = keys" "V = values" "T = tensor parallel rank"; } >"$out/cells.txt"
+quietly "$out/plot.log" "$bin/plot_figure" cells --output "$out/rows.svg" \
+    --title "The rows of Q, K and V, with the numbers of the heads" "$out/cells.txt"
+say "row of K of head 1: $(begin) here, $(awk '$1 == "K1" {print $2}' "$out/rows.txt") in GPT-2's order"
 train 1,1,2,1 imported --load "$out/imported" --universal-checkpoint --finetune
 bitwise tuned imported "fine-tuned from the import against from the checkpoint"
