@@ -22,6 +22,36 @@ done
 say "(MiB a rank, of two)"
 bitwise memory disk "on disk against in memory"
 
+# The order of Streamer::sweep(), if AdamW takes as long as a read and a write: one disk, one AdamW and two buffers. A block has 2^20
+# elements, and a sweep goes through a rank's moments.
+awk -v blocks="$(memory memory parameters | awk '{print int($1 / 4) + 1}')" '
+  function put(where, kind, block, from, slots, t) { for (t = from; t < from + slots; ++t) cell[where, t] = kind block }
+  function disk(kind, block, after) { # the next free slot of the disk
+    if (free < after) free = after
+    put("disk", kind, block, free, 1); put("buffer " block % 2, kind, block, free, 1)
+    return ++free
+  }
+  BEGIN {
+    free = done = 0
+    read[0] = disk("R", 0, 0)
+    for (i = 0; i < blocks; ++i) {
+      if (i + 1 < blocks) read[i + 1] = disk("R", i + 1, done)
+      from = done > read[i] ? done : read[i]
+      put("AdamW", "U", i, from, 2); put("buffer " i % 2, "U", i, from, 2)
+      done = from + 2
+      disk("W", i, done)
+    }
+    rows = split("disk,buffer 0,buffer 1,AdamW", row, ",")
+    for (k = 1; k <= rows; ++k) {
+      line = row[k] ":"
+      for (t = 0; t < free; ++t) line = line " " ((row[k], t) in cell ? cell[row[k], t] : ".")
+      print line
+    }
+    print "R = read\nU = update\nW = write"
+  }' >"$out/buffers.txt"
+quietly "$out/plot.log" "$bin/plot_figure" cells --output "$out/buffers.svg" \
+    --title "Two buffers over time, with the numbers of the blocks" "$out/buffers.txt"
+
 saves=("${disk[@]}" --save "$out/checkpoints" --load "$out/checkpoints")
 mpi=yes command_of 1,1,2,3 stopped "${saves[@]}"
 (launch) >"$out/stopped.log" 2>&1 &
