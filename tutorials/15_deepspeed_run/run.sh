@@ -22,6 +22,24 @@ convert "$bf16/checkpoint/global_step10" "$out/converted/$universal"
 quietly "$out/diff.log" "$bin/ckpt" diff "$out/converted/$universal" "$bf16/universal/$universal"
 say "ckpt diff with the folder of DeepSpeed's own ds_to_universal: $(tail -1 "$out/diff.log")"
 
+# Another run's checkpoint has both cuts. Draws where one of its matrices is in the files, and how it is put together.
+quietly "$out/tar.log" tar xf "$fixtures/megatron/z2-bf16-tp2dp2-nopipe.tar.xz" -C "$out"
+pieces=$out/z2-bf16-tp2dp2-nopipe/checkpoint
+quietly "$out/inspect.log" "$bin/ckpt" inspect "$pieces" --parameter language_model.encoder.layers.1.mlp.dense_h_to_4h.weight
+"$bin/ckpt" inspect "$pieces" | awk '
+  FNR == NR {if (/single_partition_of_fp32_groups/) {getline; gsub(/[^0-9 ]/, ""); partition = $NF} next}
+  /^fp32:/ {weights = 1} /^exp_avg:/ {weights = 0}
+  weights && /flat/ { # pp 0, tp 0, dp 1  S0.flat[3072:8192]: it ends its partition, or begins it
+    split($0, word, /[^0-9]+/); tp = word[3]; dp = word[4]; begin = word[6]; count = word[7] - begin
+    piece = (tp ? "b" : "a") dp "*" count; rest = ".*" (partition - count)
+    files = files (files ? " |*4000 " : "") (begin ? piece " " rest : rest " " piece)
+    slices = slices (dp || !tp ? " " : " |*1000 ") piece; whole = whole " " piece
+  }
+  END {print "files: " files "\n~\nslices:" slices "\n~\nW:" whole "\na = of tp rank 0\nb = of tp rank 1"}
+' - "$out/inspect.log" >"$out/pieces.txt"
+quietly "$out/plot.log" "$bin/plot_figure" cells --output "$out/pieces.svg" \
+    --title "From four files to one matrix, with the numbers of the dp ranks" "$out/pieces.txt"
+
 # theirs RUN: prints the losses of Megatron-DeepSpeed's uninterrupted run as a loss CSV.
 theirs() {
   awk -F, 'NR == 1 {print "iteration,consumed_samples,lm_loss,learning_rate,grad_norm"; next}
