@@ -24,6 +24,31 @@ convert "$tag" "$out/universal/global_step${half}_universal"
 quietly "$out/verify.log" "$bin/ckpt" verify "$tag"
 quietly "$out/diff.log" "$bin/ckpt" diff "$tag" "$out/universal/global_step${half}_universal"
 say "ckpt diff: $(tail -1 "$out/diff.log")"
+
+# Draws the units of each rank from the checkpoint's list: "2.up.weight  float32 [256, 64]  tp along dim 0; pp 0; ...".
+"$bin/ckpt" inspect "$tag" | awk '
+  /^  [0-9]+[.].*; pp [0-9]/ {
+    match($0, /\[.*\]/); dims = split(substr($0, RSTART + 1, RLENGTH - 2), dim, ", ")
+    for (size = d = 1; d <= dims; ++d) size *= dim[d]
+    unit = $1 + 0; match($0, /; pp [0-9]+/); stage[unit] = substr($0, RSTART + 5, RLENGTH - 5) + 0
+    whole[unit] += size; part[unit] += / tp along/ ? size / 2 : size; if (unit > last) last = unit
+  }
+  function cell(unit) {return (unit == 1 ? "t" : unit == last ? "h" : "l") unit}
+  END {
+    line = "whole:"; for (u = 1; u <= last; ++u) line = line " " cell(u) "*" whole[u]
+    print line
+    for (pp = 0; pp < 2; ++pp) for (tp = 0; tp < 2; ++tp) {
+      line = "pp " pp ", tp " tp ":"
+      for (u = 1; u <= last; ++u) {
+        mine = cell(u) "*" part[u]; other = ".*" whole[u] - part[u]
+        line = line " " (stage[u] != pp ? ".*" whole[u] : tp ? other " " mine : mine " " other)
+      }
+      print line
+    }
+    print "t = unit of tables\nl = unit of a layer\nh = unit of the head"
+  }' >"$out/units.txt"
+quietly "$out/plot.log" "$bin/plot_figure" cells --output "$out/units.svg" \
+    --title "The units on tp 2 x pp 2, as long as their parameters" "$out/units.txt"
 for mesh in 1,1,1,0 4,1,1,0 1,2,2,2; do
   run=$(name $mesh)
   train $mesh "$run" --load "$out/universal" --universal-checkpoint
