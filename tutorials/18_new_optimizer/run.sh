@@ -23,6 +23,7 @@ bitwise one whole "tp 2 x pp 2 x dp 2 against one process"
 tag=$out/checkpoints/global_step$half
 convert "$tag" "$out/universal/global_step${half}_universal"
 say "2.mlp.dense_h_to_4h.weight has $(ls -m "$out"/universal/*/zero/2.mlp.dense_h_to_4h.weight)"
+quietly "$out/plot.log" "$bin/plot_figure" checkpoint --output "$out/pieces.svg" --parameter 2.mlp.dense_h_to_4h.weight "$tag"
 train 1,1,4,2 resumed --load "$out/universal" --universal-checkpoint
 bitwise whole resumed "saved on tp2-pp2-dp2, resumed on dp4 with ZeRO 2"
 command_of 1,1,1,0 refused --load "$out/checkpoints" --load-tag global_step$half --optimizer adam
