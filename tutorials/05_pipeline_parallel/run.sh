@@ -76,5 +76,6 @@ beside interleaved "Interleaved: 8 micro-batches, 2 stages of 2 chunks" "$out/pp
 
 say "where the ranks of pp 4 spend step 30:"
 show "tutorials/$tutorial/trace.py" "$out/pp4.json"
-"tutorials/$tutorial/trace.py" "$out/pp4.json" >"$out/trace.txt" || fail "rank 0 waits before its first forward, or another does not"
+"tutorials/$tutorial/trace.py" "$out/pp4.json" >"$out/trace.txt" ||
+  fail "rank 0 waits before its first forward, or another does not"
 say "$(cat "$out/trace.txt")" "ok: rank 0 starts without a wait, the others wait for their first forward"

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Reads a trace of pretrain_gpt --trace as text: trace.py TRACE.json
 
-Prints for each rank the ms of its phases, and of its waits for a neighbour: before its first forward, before its first backward, and
-later. A phase inside another counts for the outer one. Fails unless rank 0 starts without a wait and all others with one.
+Prints for each rank the ms of its phases, and of its waits for a neighbour: before its first forward, before its first backward,
+and later. A phase inside another counts for the outer one. Fails unless rank 0 starts without a wait and all others with one.
 """
 import json
 import sys

@@ -5,9 +5,9 @@
     pretrain_gpt ... --report-memory --report-comm --loss-csv run.csv
     beside.py plan.json run.csv
 
-Prints a row, planned and measured: MiB at the peak, bytes that the busiest rank of each group sends in a step, ms of a step (the
-fastest, without the first two). Fails if a part of memory is 5 % off, or if a group's calls or bytes differ. The time is only shown:
-it depends on the machine and its load.
+Prints a row, planned and measured: MiB at the peak, bytes that the busiest rank of each group sends in a step, ms of a step
+(the fastest, without the first two). Fails if a part of memory is 5 % off, or if a group's calls or bytes differ. The time is
+only shown: it depends on the machine and its load.
 """
 import csv
 import json

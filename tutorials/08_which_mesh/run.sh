@@ -5,6 +5,9 @@ source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
 needs plan
 lesson=tutorials/$tutorial
 gpus=(--preset h100 --gpus)
+intensity() { sed -n "s/^$1: .* \([0-9.]*\)  [a-z]*$/\1/p" "$out/output.txt"; }
+ask 5% "How many operations for a byte has a product of 4096 x 4096 by 4096 x 21760 in bf16?" 'intensity "4096 tokens"'
+ask 5% "How many has the same product for one token?" 'intensity "1 token"'
 
 # product NAME M N K: operations and bytes of [M, K] x [K, N] in bf16, and what limits an H100, which does 989e12 operations and moves
 # 3.35e12 bytes a second.
@@ -21,8 +24,9 @@ product "1 token: 1 x 4096 by 4096 x 21760" 1 21760 4096
 
 # planned FILE FLAGS...: shows and runs plan, with its output in $out/FILE.
 planned() {
-  local text; text=$(wrapped plan "${@:2}" ">\$out/$1")
-  say "${text//"${model[*]}"/\$model}"
+  local words=("${@:2}")
+  [[ $2 != "${model[0]}" ]] || words=('$model' "${words[@]:${#model[@]}}")
+  say "$(wrapped plan "${words[@]}" ">\$out/$1")"
   "$bin/plan" "${@:2}" >"$out/$1"
 }
 
@@ -47,10 +51,10 @@ for mesh in tp1-pp2-dp4-zero1-b2 tp2-pp2-dp2-zero1-b2 tp2-pp2-dp2-zero1-b2-sp tp
 done
 
 # Six meshes of two ranks, each of them planned and run.
-model=(--num-layers 4 --hidden-size 128 --num-attention-heads 4 --seq-length 64 --max-position-embeddings 64
+model=(--num-layers 4 --hidden-size 256 --num-attention-heads 4 --seq-length 64 --max-position-embeddings 64
        --attention-dropout 0 --hidden-dropout 0)
 data=(--mock-data --vocab-size 512)
-recipe=(--global-batch-size 8 --train-iters 8 --lr 1e-3 --seed 1234 --eval-iters 0 --log-interval 4 --device cpu)
+recipe=(--global-batch-size 8 --train-iters 6 --lr 1e-3 --seed 1234 --eval-iters 0 --log-interval 4 --device cpu)
 show_settings
 for mesh in tp1-pp1-dp2-zero0-b4 tp1-pp1-dp2-zero3-b1 tp1-pp1-dp2-zero1-b1-recompute tp2-pp1-dp1-zero0-b1 tp2-pp1-dp1-zero0-b4-sp \
             tp1-pp2-dp1-zero0-b1; do
