@@ -58,6 +58,8 @@ def test_place(place, build, folder):
     begin, end = write_it.body_of(empty, place.function)
     right = write_it.answer(place)
     expect(write_it.with_body(place, right) == (write_it.ROOT / place.path).read_text(), f"{place.name}: not the same file")
+    same = write_it.outside(place, "\n".join(empty)) == write_it.outside(place, write_it.with_body(place, right))
+    expect(same, f"{place.name}: the copy differs outside of the body")
     guard = "true" if place.stub == write_it.THROWS else "!std::is_constant_evaluated()"
     leave = ["return;"] if "void " in empty[begin - 1] else []
     text = write_it.with_body(place, [f"if ({guard}) {{",
@@ -133,6 +135,7 @@ def test_ends(build, folder):
 
 def main(binaries):
     os.environ["ANYMESH_BIN"] = binaries
+    write_it.TIMEOUT = 300  # other tests run beside this one
     build = write_it.Build(pathlib.Path(binaries).resolve())
     write_it.Build.update = lambda self: None  # ctest has built it
     status = 0
