@@ -49,7 +49,7 @@ say "six tokens on two ranks, two rows of each:" "$(cat "$out/travel.txt")"
 read -ra first <<<"${at_experts[0]}"
 read -ra second <<<"${at_experts[1]}"
 say "ok: two all-to-alls bring each row back to its place; ${#first[@]} rows were on rank 0, ${#second[@]} on rank 1"
-sed '1!i~' "$out/travel.txt" >"$out/ways.txt"  # a row's place is linked to that in the line before
+{ printf '%s = expert %s\n' A A B B C C D D; sed '1!i~' "$out/travel.txt"; } >"$out/ways.txt"  # a row is linked to itself in the line before
 quietly "$out/plot.log" "$bin/plot_figure" cells --output "$out/travel.svg" \
     --title "Rows of six tokens on two ranks, to the experts A to D and back" "$out/ways.txt"
 
