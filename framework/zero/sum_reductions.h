@@ -40,6 +40,10 @@ class SumReductions::Part {
 
  private:
   friend class SumReductions;
+
+  // Starts to add the ranks' sums_. At stage 1 a rank gets those of its partition, in mine_; at
+  // stage 0 all of them, in sums_. Sets is_started_. Until finish(), travels_ holds what is sent, and
+  // pending_ is what it waits for.
   void start();
 
   CommPtr replicas_;

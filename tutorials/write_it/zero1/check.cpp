@@ -36,7 +36,7 @@ Result reduced(const Run& run, const CommPtr& world) {
         at::arange(1, spec.tensor.numel() + 1, torch::kFloat) * ((world->rank() + 1) * run.scale);
     torch::autograd::backward({spec.tensor.view_as(spec.tensor)}, {gradient});
   }
-  optimizer.after_backward();
+  optimizer.end_backward();
   Result result{.norm = {digits(optimizer.reduce_gradients())}};
   result.gradient = words(optimizer.groups()[0].gradient);
   for (size_t verb = 0; verb < kVerbs; ++verb)
