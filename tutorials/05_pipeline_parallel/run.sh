@@ -38,12 +38,12 @@ say "ok: 1F1B: stage s runs 3 - s forwards ahead"
 
 say "the same in slots of one size, with a dot where a stage waits:"
 shown <"$out/numbered.txt" | tee "$out/slots.txt"
-# waits FILE IDLE SLOTS: checks that each of four stages waits in so many of so many slots.
-waits() {
+# check_waits FILE IDLE SLOTS: checks that each of four stages waits in so many of so many slots.
+check_waits() {
   awk -v idle="$2" -v slots="$3" '{n = gsub(/[.]/, "")} n != idle || NF + n - 2 != slots {bad = 1} END {exit bad || NR != 4}' "$1" ||
     fail "the bubble is not $2 of $3 slots"
 }
-waits "$out/slots.txt" 6 22
+check_waits "$out/slots.txt" 6 22
 say "ok: the bubble is 6 of 22 slots: (pp - 1) / (micro-batches + pp - 1) = 3 / 11"
 for ((stage = 0; stage < 4; ++stage)); do echo "stage $stage: F F F F F F F F B B B B B B B B"; done >"$out/gpipe.txt"
 say "all forwards first would take as long:"
@@ -57,8 +57,8 @@ shown <"$out/halves.txt"
 say "zb-h1 puts W off:"
 slots "$out/zb.json" >"$out/zb.txt"
 shown <"$out/zb.txt"
-waits "$out/halves.txt" 9 33
-waits "$out/zb.txt" 3 27
+check_waits "$out/halves.txt" 9 33
+check_waits "$out/zb.txt" 3 27
 say "ok: 1F1B waits 3 (pp - 1) of 33 slots, zb-h1 pp - 1 of 27"
 
 quietly "$out/plot.log" "$bin/plot_figure" pipeline --output "$out/timeline.svg" "$out/pp2.json"
