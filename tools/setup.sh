@@ -36,8 +36,8 @@ fetch() {
 
 packages=(g++ cmake ninja-build libcxxopts-dev nlohmann-json3-dev libsentencepiece-dev libpcre2-dev libutf8proc-dev libdeflate-dev
           zlib1g-dev libzstd-dev)
-[[ $tools_only ]] || packages+=(libopenmpi-dev openmpi-bin python3 python3-pip unzip bible-kjv)
-[[ ! $with_tests ]] || packages+=(libgtest-dev libgmock-dev ccache python3-dev python3-venv procps iproute2 patch xz-utils)
+[[ $tools_only ]] || packages+=(libopenmpi-dev openmpi-bin python3 python3-pip procps unzip xz-utils bible-kjv)
+[[ ! $with_tests ]] || packages+=(libgtest-dev libgmock-dev ccache python3-dev python3-venv iproute2 patch)
 [[ ! $with_lint ]] || packages+=(clang clang-format clang-tidy libclang-rt-dev)
 
 missing=()

@@ -11,7 +11,7 @@ namespace anymesh {
 //
 //   const TokenExchange exchange(experts, /*count=*/E, ep);  // experts [t, K]
 //   torch::Tensor rows = exchange.send(x);                   // [t, h] -> [r, h]
-//   ... each of this rank's experts works on its rows, one of exchange.groups() ...
+//   ... an expert of this rank works on its rows: each has one of exchange.groups() ...
 //   torch::Tensor y = exchange.bring_back(rows, weights);    // [r, h], [t, K] -> [t, h]
 //
 //   y = sum over k of weights_k rows_k, in the order of k

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "framework/kernels/cuda/kernels.h"
 #include "framework/kernels/gradient_sink.h"
 #include "framework/kernels/linear.h"
 
@@ -113,7 +114,8 @@ struct GroupedLinear : torch::autograd::Function<GroupedLinear<Products>> {
 torch::Tensor grouped_linear(const torch::Tensor& x, const std::vector<torch::Tensor>& weights,
                              const RowGroups& groups) {
   const bool at_once =
-      x.is_cuda() && x.scalar_type() == torch::kBFloat16 &&
+      x.is_cuda() && x.size(0) > 0 && x.scalar_type() == torch::kBFloat16 &&
+      cuda_multiplies_groups() &&
       std::ranges::all_of(weights[0].sizes().slice(1), [](int64_t n) { return n % 8 == 0; });
   if (at_once) return grouped_linear_at_once(x, weights, groups);
   return GroupedLinear<OneByOne>::apply(x.contiguous(), at::TensorList(weights), groups);

@@ -16,8 +16,8 @@ struct RowGroups {
 // weights[.][e]. Several weights [E, n, k] put their results side by side:
 // -> [r, n * weights.size()]. The weight of a group without rows has the gradient zero.
 //
-// On a GPU bf16 goes by LibTorch's _grouped_mm, one launch a weight. The weights' sinks get
-// gradients from the product of each group, in the sums' dtype.
+// On a Hopper or Blackwell GPU bf16 goes by LibTorch's _grouped_mm, one launch a weight. On any GPU
+// the weights' sinks get gradients from the product of each group, in the sums' dtype.
 torch::Tensor grouped_linear(const torch::Tensor& x, const std::vector<torch::Tensor>& weights,
                              const RowGroups& groups);
 

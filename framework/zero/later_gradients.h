@@ -14,6 +14,11 @@ class LaterGradients {
  public:
   using Work = std::function<void()>;
 
+  // A step begins. The last one may have failed on the way.
+  void clear() {
+    is_open_ = false;
+    of_backwards_.clear();
+  }
   // Until end(), work is that of one more backward.
   void begin() {
     of_backwards_.emplace_back();

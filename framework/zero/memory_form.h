@@ -31,7 +31,7 @@ namespace anymesh {
 inline constexpr int64_t kStreamBlock = int64_t{1} << 20;  // elements that stream to disk at a time
 inline constexpr int64_t kGradientBucket = int64_t{1} << 22;  // elements of a gradient bucket
 inline constexpr int64_t kReducedAtOnce =
-    8 * kGradientBucket;  // elements of sums, without a buffer
+    8 * kGradientBucket;  // elements of sums that are reduced at once
 
 // Elements of each partition that are gathered at a time. All ranks' make at most eight buckets.
 constexpr int64_t gathered_at_once(int64_t ranks) {

@@ -4,16 +4,16 @@
 
 #include <algorithm>
 
-#include "framework/zero/memory_form.h"
-
 namespace anymesh {
 
-ParamGather::ParamGather(const ParamGroup& group)
+ParamGather::ParamGather(const ParamGroup& group, bool beside, int64_t part)
     : group_(group),
+      beside_(beside),
+      most_(beside ? 2 : 1),
       ranks_(group.partitions->size()),
       rank_(group.partitions->rank()),
       partition_(group.layout.partition_numel()),
-      part_(gathered_at_once(ranks_)),
+      part_(part),
       all_((partition_ + part_ - 1) / part_) {
   ended_ = started_ = all_;
   for (const ParamSpec& spec : group.params) flat_.push_back(spec.tensor.detach().view(-1));
@@ -32,7 +32,8 @@ ParamGather::ParamGather(const ParamGroup& group)
 void ParamGather::start() {
   finish();
   ended_ = started_ = 0;
-  while (started_ < all_ && under_way_.size() < kMost) start_next();
+  while (started_ < all_ && under_way_.size() < most_) start_next();
+  if (!beside_) finish();
 }
 
 void ParamGather::before(int unit) {

@@ -8,18 +8,18 @@
 
 namespace anymesh {
 
-// Stages 1 and 2: gathers a group's new parameters from the ranks' partitions, at once or beside
-// the next forward. The parameters are separate tensors, aligned for GEMMs, so partitions travel
+// Stages 1 and 2: gathers a group's new parameters from the ranks' partitions, at once or
+// `beside` the next forward. The parameters are separate tensors, aligned for GEMMs, so partitions travel
 // through a buffer, a window of every partition at a time. A rank's partition has consecutive
 // layers, so the first layers are complete after the first windows if a rank has many layers, and
 // only at the end if many ranks share one.
 class ParamGather {
  public:
-  // The group must outlive it.
-  explicit ParamGather(const ParamGroup& group);
+  // The group must outlive it. A window takes `part` elements of each partition.
+  ParamGather(const ParamGroup& group, bool beside, int64_t part);
 
-  // Call this when this rank's partition is new. Parameters are not complete before the unit that
-  // uses them has been asked for, or finish().
+  // Call this when this rank's partition is new. With `beside`, parameters are not complete before
+  // the unit that uses them has been asked for, or finish().
   void start();
   // Waits for the parameters of a unit of the stage.
   void before(int unit);
@@ -40,8 +40,9 @@ class ParamGather {
   void end_oldest();
   void end(int64_t windows);
 
-  static constexpr size_t kMost = 2;  // under way, with a buffer each
   const ParamGroup& group_;
+  const bool beside_;
+  const size_t most_;  // windows under way, with a buffer each
   const int ranks_, rank_;
   int64_t partition_, part_;  // elements of a partition, and of a window
   std::vector<torch::Tensor> flat_;

@@ -1,6 +1,7 @@
 #include "framework/zero/sum_reductions.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace anymesh {
 
@@ -38,20 +39,45 @@ std::vector<SumReductions::Part*> SumReductions::add(const ParamGroup& group, bo
 }
 
 void SumReductions::completed(Part& part) {
-  TORCH_CHECK(part.missing_ > 0, "a backward gave a parameter two gradients");
+  TORCH_CHECK(
+      part.missing_ > 0,
+      "a backward gave a parameter two gradients: where a stage uses one in two units, each "
+      "use needs a leaf of its own (ParamSpec::second_use)");
   --part.missing_;
   for (Part& next : parts_) {
     if (next.is_started_) continue;
     if (next.missing_ > 0) break;
-    next.start();
+    start(next);
   }
+}
+
+void SumReductions::start(Part& part) {
+  part.start();
+  if (!part.pending_) {
+    part.travels_.reset();
+    return;
+  }
+  under_way_.push_back(&part);
+  if (under_way_.size() > kMost) end_oldest();
+}
+
+void SumReductions::end_oldest() {
+  Part& part = *under_way_.front();
+  under_way_.pop_front();
+  std::exchange(part.pending_, nullptr)->wait();
+  part.travels_.reset();
 }
 
 void SumReductions::finish() {
   for (Part& part : parts_)
-    if (!part.is_started_) part.start();
+    if (!part.is_started_) start(part);
+  while (!under_way_.empty()) end_oldest();
+  begin();
+}
+
+void SumReductions::begin() {
+  under_way_.clear();
   for (Part& part : parts_) {
-    if (part.pending_) part.pending_->wait();
     part.pending_ = nullptr;
     part.travels_.reset();
     part.is_started_ = false;

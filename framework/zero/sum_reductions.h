@@ -1,6 +1,7 @@
 #pragma once
 
 #include <climits>
+#include <deque>
 #include <list>
 #include <memory>
 #include <optional>
@@ -29,9 +30,16 @@ class SumReductions {
   void completed(Part& part);
   // Starts the rest, and waits for all.
   void finish();
+  // A step begins. The last one may have failed on the way.
+  void begin();
 
  private:
+  static constexpr size_t kMost = 8;  // under way, so that few of their copies live
+  void start(Part& part);
+  void end_oldest();
+
   std::list<Part> parts_;
+  std::deque<Part*> under_way_;
 };
 
 class SumReductions::Part {

@@ -20,7 +20,7 @@ struct GradientHook : GradientSink {
   GradientHook(LaterGradients& l, Take t, GradientSum* s, ExactSum* e)
       : later(l), take(std::move(t)), sum(s), exact(e) {}
   void operator()(const torch::Tensor& leaf) override {
-    // It is undefined if add_product() or add_parts() took it.
+    // It is undefined if the sink took it already, or will make it later.
     const torch::Tensor gradient = std::exchange(leaf.mutable_grad(), {});
     if (later.is_open())
       later.add([this, gradient] { end_with(gradient); });
@@ -146,6 +146,12 @@ torch::Tensor ZeroOptimizer::sum_of(const Group& group, size_t param) const {
     if (piece.param == param) return piece.sum;
   }
   return group.sums.narrow(0, 0, 0);
+}
+
+void ZeroOptimizer::begin_step(double loss_scale, int64_t samples) {
+  if (exact_) exact_->begin(loss_scale, samples);
+  later_.clear();
+  sum_reductions_.begin();
 }
 
 void ZeroOptimizer::begin_backward(bool splits, bool is_last) {

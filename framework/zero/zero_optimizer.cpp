@@ -39,7 +39,8 @@ ZeroOptimizer::ZeroOptimizer(const std::vector<ParamSpec>& params, const Process
       shard_params();
     } else {
       for (const Group& group : groups_)
-        if (group.partitions->size() > 1) gathers_.emplace_back(group);
+        if (const int ranks = group.partitions->size(); ranks > 1)
+          gathers_.emplace_back(group, config_.overlap_param_gather, gathered_at_once(ranks));
     }
     sweep_masters(Use::Read, Use::Write,
                   [](const Optimizer::Tensors& t) { t.weight.copy_(t.rounded); });
@@ -294,10 +295,7 @@ void ZeroOptimizer::sweep(const Group& group, Use weights, Use masters, Use stat
 }
 
 void ZeroOptimizer::gather_params() {
-  for (ParamGather& gather : gathers_) {
-    gather.start();
-    if (!config_.overlap_param_gather) gather.finish();
-  }
+  for (ParamGather& gather : gathers_) gather.start();
 }
 
 void ZeroOptimizer::finish_gather() {

@@ -59,9 +59,7 @@ class ZeroOptimizer final : public UnitObserver {
 
   // Call this before the first backward of a step over `samples`, whose gradients are `loss_scale`
   // times too large.
-  void begin_step(double loss_scale, int64_t samples) {
-    if (exact_) exact_->begin(loss_scale, samples);
-  }
+  void begin_step(double loss_scale, int64_t samples);
 
   // Clips, updates this rank's partition, clears the gradients and gathers the parameters, if asked
   // for beside the next forward. The gradients and `grad_norm` are `loss_scale` times too large.

@@ -46,6 +46,14 @@ RANKS_TEST_F(Overlap, ZeroBubbleChangesNothing) {
   }
 }
 
+RANKS_TEST_F(Overlap, ZeroBubbleWithPartsOfALayerRecomputedAndWithAdapters) {
+  for (const char* flags : {"--recompute-modules core_attn mlp", "--lora-rank 2"}) {
+    TinyOptions options = with_dropout(flags);
+    options.dtype = torch::kHalf;
+    for (const int stage : {0, 3}) expect_zero_bubble_same(kPipes, stage, options);
+  }
+}
+
 RANKS_TEST_F(Overlap, ZeroBubbleWithExpertsAndFrozenParameters) {
   TinyOptions options = with_dropout(
       "--swiglu --disable-bias-linear --ffn-hidden-size 8 --moe-ffn-hidden-size 8 "

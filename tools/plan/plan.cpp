@@ -230,6 +230,8 @@ void check_plan(const FlagTable& flags, const Arguments& a) {
           ": plan reckons with one chunk a stage");
   require(a.config.engine.pipeline_schedule == "1f1b", flags.origin("pipeline-schedule"),
           ": plan reckons with 1f1b");
+  require(!a.config.engine.zero.overlap_param_gather, flags.origin("overlap-param-gather"),
+          ": plan reckons with a gather before the forward");
   require(a.gpt.recompute_modules.empty(), flags.origin("recompute-modules"),
           ": plan reckons with layers that are kept or recomputed whole");
 }

@@ -19,6 +19,7 @@ void cuda_swiglu_backward(const torch::Tensor&, const torch::Tensor&, const torc
 void cuda_norm(const NormForward&) { TORCH_CHECK(false, kNoCuda); }
 torch::Tensor cuda_norm_backward(const NormBackward&) { TORCH_CHECK(false, kNoCuda); }
 torch::Tensor cuda_column_sums(const torch::Tensor&) { TORCH_CHECK(false, kNoCuda); }
+bool cuda_multiplies_groups() { return false; }
 void cuda_split_heads(const HeadMoves&) { TORCH_CHECK(false, kNoCuda); }
 void cuda_join_heads(const HeadMoves&) { TORCH_CHECK(false, kNoCuda); }
 void cuda_row_sums(const torch::Tensor&, int64_t, const torch::Tensor&, const torch::Tensor&) {

@@ -1,7 +1,9 @@
 #include "framework/kernels/cuda/kernels.h"
 
 #include <ATen/Functions.h>
+#include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
 
 #include "framework/kernels/adamw_sweeps.h"
 
@@ -149,6 +151,13 @@ torch::Tensor cuda_norm_backward(const NormBackward& n) {
                         .offset = static_cast<float>(n.offset)},
                        stream());
   return parts;
+}
+
+bool cuda_multiplies_groups() {
+  int device = 0, major = 0;
+  C10_CUDA_CHECK(cudaGetDevice(&device));
+  C10_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  return major == 9 || major == 10;
 }
 
 torch::Tensor cuda_column_sums(const torch::Tensor& x) {

@@ -53,6 +53,10 @@ torch::Tensor cuda_norm_backward(const NormBackward& norm);
 // [kRowParts, n] in fp32, whose sums are those of the columns of x [..., n]
 torch::Tensor cuda_column_sums(const torch::Tensor& x);
 
+// Whether LibTorch's _grouped_mm has a kernel for bf16 on the current GPU. Elsewhere it asks the GPU
+// for the groups' sizes, and multiplies one by one.
+bool cuda_multiplies_groups();
+
 // split_heads() of kernels/heads.h: queries and keys, turned, out of qkv [b, s, k, g + 2, d], and
 // back. `heads` may have any strides but the last, and undefined ones are left out.
 struct HeadMoves {
