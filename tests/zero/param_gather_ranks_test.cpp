@@ -12,7 +12,7 @@ struct Owned {
               .partitions = dp,
               .layout = {std::vector<int64_t>(4, 10), dp->size(), false}} {
     for (int unit = 0; unit < 4; ++unit)
-      group.params.push_back({.tensor = at::zeros({10}, torch::kFloat), .units = {unit}});
+      group.params.push_back({.units = {unit}, .tensor = at::zeros({10}, torch::kFloat)});
     set(1);
   }
   void set(float scale) {

@@ -1,4 +1,6 @@
 #include "framework/zero/sum_reductions.h"
+
+#include <set>
 #include "tests/support/ranks.h"
 
 namespace anymesh {
