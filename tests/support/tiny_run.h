@@ -1,5 +1,7 @@
 #pragma once
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <fstream>
 
@@ -155,12 +157,15 @@ void on_first_rank(const Work& work) {
   test_world()->barrier();
 }
 
-// A folder that all ranks share, empty at the start.
+// A folder that all ranks share, empty at the start. The same test by threads and by MPI may run at
+// one time.
 class SharedFolder : public RankFixture {
  public:
   void SetUp() override {
+    const torch::Tensor process = torch::full({1}, int64_t{getpid()}, torch::kLong);
+    test_world()->broadcast(process, 0);
     folder_ = fs::temp_directory_path() /
-              ("anymesh_engine_" +
+              ("anymesh_engine_" + std::to_string(process.item<int64_t>()) + "_" +
                std::string(testing::UnitTest::GetInstance()->current_test_info()->name()));
     clear();
   }
