@@ -144,7 +144,7 @@ function unitsOf(c, k, stage) {
   const units = stage.layers.map(layer), logits = tokens * e * stage.table / h;
   if (stage.first) units.unshift([op({kept: tokens * 9 + part, output: part, weight: k.zero >= 2 ? stage.table * e : whole})]);
   if (stage.last)
-    units.push([norm(), op({kept: part, output: logits, input: whole, weight: stage.table * e}),
+    units.push([norm(), op({kept: part, output: logits, input: whole, weight: stage.table * e, beside: 2 * cut, copies: cut}),
                 op({kept: logits + 12 * tokens, input: logits})]);
   return {units, part, tokens};
 }

@@ -110,8 +110,14 @@ class StageMemory {
     if (!stage.last) return;
     const int64_t table = tied ? params.front().numel : params.back().numel,
                   logits = tokens * e * table / h;
+    const int64_t copy = parts > 1 ? whole : 0;  // the sequence is gathered, both times
     units.push_back({norm(),
-                     {.kept = part, .output = logits, .input = whole, .weight = table * e},
+                     {.kept = part,
+                      .output = logits,
+                      .input = whole,
+                      .weight = table * e,
+                      .beside = 2 * copy,
+                      .copies = copy},
                      {.kept = logits + 12 * tokens, .input = logits}});
   }
 
