@@ -1,6 +1,6 @@
-#include "framework/zero/sum_reductions.h"
-
 #include <set>
+
+#include "framework/zero/sum_reductions.h"
 #include "tests/support/ranks.h"
 
 namespace anymesh {
