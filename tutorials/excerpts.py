@@ -104,19 +104,23 @@ def filled(page, text):
     return PLACE.sub(fill, text)
 
 
-def main(args):
-    check = "--check" in args
+def update(name, check):
+    page = ROOT / "tutorials" / name / "README.md"
+    text = page.read_text()
+    new = filled(page, text)
+    if check and new != text:
+        raise Refused(f"{page.relative_to(ROOT)}: the code has changed: run tutorials/excerpts.py {name}")
+    if not check:
+        page.write_text(new)
+
+
+def for_lessons(args, work):
+    """Calls work(name, check) for the lessons among the arguments, or all. Prints what is refused, and returns the exit status."""
     names = [a for a in args if a != "--check"] or sorted(p.name for p in (ROOT / "tutorials").glob("[0-9][0-9]_*"))
     status = 0
     for name in names:
-        page = ROOT / "tutorials" / name / "README.md"
         try:
-            text = page.read_text()
-            new = filled(page, text)
-            if check and new != text:
-                raise Refused(f"{page.relative_to(ROOT)}: the code has changed: run tutorials/excerpts.py {name}")
-            if not check:
-                page.write_text(new)
+            work(name, "--check" in args)
         except Refused as error:
             print(f"FAIL: {error}", file=sys.stderr)
             status = 1
@@ -124,4 +128,4 @@ def main(args):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(for_lessons(sys.argv[1:], update))

@@ -17,18 +17,14 @@ between them (predict.sh). A page has the questions, and answers that begin with
 This program puts in the questions and the numbers. --check changes nothing, and fails if a page has another question, or a number that
 is not within the tolerance. A lesson has two questions at least.
 """
-import pathlib
 import re
 import sys
 import textwrap
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from excerpts import ROOT, Refused, for_lessons
+
 NUMBER = re.compile(r"-?\d+(?:\.\d*)?(?:e[-+]?\d+)?|-?\.\d+")
 WIDTH = 126
-
-
-class Refused(Exception):
-    pass
 
 
 def agrees(said, right, tolerance):
@@ -114,15 +110,7 @@ def main(args):
     if args[:1] == ["--told"]:
         told(args[1])
         return 0
-    names = [a for a in args if a != "--check"] or sorted(p.name for p in (ROOT / "tutorials").glob("[0-9][0-9]_*"))
-    status = 0
-    for name in names:
-        try:
-            update(name, "--check" in args)
-        except Refused as error:
-            print(f"FAIL: {error}", file=sys.stderr)
-            status = 1
-    return status
+    return for_lessons(args, update)
 
 
 if __name__ == "__main__":

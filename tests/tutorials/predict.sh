@@ -7,7 +7,7 @@ copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
 lesson=$copy/tutorials/99_test
 mkdir -p "$lesson" "$copy/bin"
-cp ./*.sh predictions.py "$copy/tutorials"
+cp ./*.sh predictions.py excerpts.py "$copy/tutorials"
 for program in pretrain_gpt plot_loss plot_figure; do ln -s "$(type -P true)" "$copy/bin/$program"; done
 cat >"$lesson/run.sh" <<'END'
 source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
